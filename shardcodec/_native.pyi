@@ -122,6 +122,7 @@ class Cache:
     def get(self, name: str, chain: Chain) -> CachedIndex | None: ...
     @property
     def n_drops(self) -> int: ...
+    def state(self, name: str, chain: Chain) -> int: ...
     def put(self, name: str, chain: Chain, entries: Buffer, n_drops: int | None = None) -> None: ...
     def drop(self, name: str) -> None: ...
     def clear(self) -> None: ...
@@ -132,7 +133,14 @@ def chunks_total() -> int: ...
 @final
 class Fetched:
     def __init__(
-        self, chain: Chain, entries: Buffer, data: Buffer | None, first: int, *, fill_absent: bool
+        self,
+        chain: Chain,
+        entries: Buffer,
+        data: Buffer | None,
+        first: int,
+        *,
+        fill_absent: bool,
+        state: int = 0,
     ) -> None: ...
 
 @final
@@ -298,6 +306,9 @@ def read_index(
     replaced: Buffer | None = None,
     allow_in_index: bool = False,
 ) -> tuple[int | None, int]: ...
+def copy_kept(
+    part: Fetched, chain: Chain, parts: Any, out: Buffer, axes: Sequence[int], is_there: Buffer, cache: Cache
+) -> None: ...
 def plan_ranges(
     chain: Chain,
     entries: Buffer,

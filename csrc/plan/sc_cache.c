@@ -297,6 +297,19 @@ sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *s
     return index;
 }
 
+uint64_t
+sc_cache_state(struct sc_cache *cache, const char *name, const struct sc_chain *shard)
+{
+    const struct slot *slot;
+    uint64_t state;
+
+    pthread_mutex_lock(&cache->mutex);
+    slot = cache->chunks ? slot_find(cache, name) : NULL;
+    state = slot && slot->index && slot_fits(slot, NULL, shard) ? slot->index->number : 0;
+    pthread_mutex_unlock(&cache->mutex);
+    return state;
+}
+
 bool
 sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *shard)
 {

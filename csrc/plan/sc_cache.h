@@ -94,6 +94,9 @@ bool sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chai
 /* True if the cache would keep this index at its next read: it is not cached, and it is small or was read before. */
 bool sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 
+/* Return the number of the cached index of an object that is not in a file; 0: it is not cached, or no inner chunks are. */
+uint64_t sc_cache_state(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
+
 /* Return the cached index without waiting or loading; NULL if it is not cached. */
 struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, const struct sc_chain *shard);
 

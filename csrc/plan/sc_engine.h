@@ -47,6 +47,7 @@ struct sc_source {
     const struct sc_entry *entries;
     uint64_t first;
     bool fill_absent;
+    uint64_t state; /* the number of the cached index that it is; 0: its inner chunks are not cached */
 };
 
 /* How files are read where a call costs a round trip (sc_depth.h). */
@@ -115,6 +116,11 @@ enum sc_status sc_read(struct sc_read_plan *plan, struct sc_where *where);
 enum sc_status sc_read_index(const struct sc_chain *shard, const struct sc_source *source, bool allow_in_index,
                              const uint8_t *replaced, struct sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                              struct sc_opened *file, struct sc_where *where);
+
+/* Copy the inner chunks that a cache has of a shard in a remote store. The index is known (source.entries and source.state).
+ * is_there: a flag for each touched inner chunk, n of them, in C order; those that were copied are set. */
+enum sc_status sc_read_kept(const struct sc_read_item *item, struct sc_cache *cache, const int64_t *dst_strides,
+                            uint8_t *is_there, size_t n);
 
 /* List the ranges of a shard that a box or selection needs from a remote store. The index is known (source.entries).
  * Ranges ascend. Those with gaps up to max_gap_nbytes are joined, up to max_nbytes. Up to `capacity` are stored;

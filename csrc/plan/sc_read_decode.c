@@ -265,30 +265,37 @@ decode_task(struct sc_reader *reader, struct sc_read_object *object, const struc
     return decode_box(reader, object, t, span, kept, &part, offset, object->walk.strides);
 }
 
+bool
+sc_read_object_copy_kept(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t)
+{
+    struct sc_chunk_key key = key_of(object, t);
+    struct sc_kept_chunk *kept = sc_chunks_find(sc_cache_chunks(reader->run->plan->cache), &key);
+
+    reader->stats.chunk_hits += kept != NULL;
+    reader->stats.chunk_misses += kept == NULL;
+    if (!kept)
+        return false;
+    (void)decode_task(reader, object, t, NULL, kept); /* it cannot fail */
+    sc_kept_chunk_release(kept);
+    return true;
+}
+
 /* Copy the chunks that the cache has; return where those begin, in the same order, that it has not. */
 static size_t
 copy_kept(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end)
 {
-    struct sc_chunks *chunks = sc_cache_chunks(reader->run->plan->cache);
     size_t n_missing = 0;
 
     if (sc_seat_begin_work(&reader->seat))
         return begin; /* without a worker nothing can be copied */
     for (size_t i = end; i-- > begin;) {
         struct sc_read_task t = object->tasks[i];
-        struct sc_chunk_key key = key_of(object, &t);
-        struct sc_kept_chunk *kept = sc_chunks_find(chunks, &key);
 
-        reader->stats.chunk_hits += kept != NULL;
-        reader->stats.chunk_misses += kept == NULL;
-        if (kept) {
-            (void)decode_task(reader, object, &t, NULL, kept); /* it cannot fail */
-            sc_kept_chunk_release(kept);
-        } else {
-            n_missing++;
-            object->tasks[i] = object->tasks[end - n_missing];
-            object->tasks[end - n_missing] = t;
-        }
+        if (sc_read_object_copy_kept(reader, object, &t))
+            continue;
+        n_missing++;
+        object->tasks[i] = object->tasks[end - n_missing];
+        object->tasks[end - n_missing] = t;
     }
     sc_seat_end_work(&reader->seat);
     return end - n_missing;

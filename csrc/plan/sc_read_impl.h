@@ -163,6 +163,9 @@ void sc_read_object_fill_absent(struct sc_reader *reader, const struct sc_read_o
  * before it still count: the lowest failure is reported. */
 void sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end);
 
+/* Copy a chunk if the cache has it; false: it has not. The thread has a worker. */
+bool sc_read_object_copy_kept(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t);
+
 /* The bytes of a group are no longer needed. In a deep run other threads get their room, and the worker. */
 void sc_read_end_decoding(struct sc_reader *reader);
 

@@ -261,15 +261,17 @@ may_keep(const struct sc_reader *reader, const struct sc_read_object *object)
     const struct sc_read_item *item = object->item;
     const struct sc_chain *chain = item->chain, *chunk = sc_chain_is_shard(chain) ? chain->inner : chain;
 
-    return sc_cache_chunks(reader->run->plan->cache) && chunk->n_ops && !chunk->inner && !chunk->opaque &&
-           (chunk == chain || item->selection || !sc_box_is_whole(chain, item->box.count));
+    return sc_cache_chunks(reader->run->plan->cache) && (chunk->n_ops || item->source.entries) && !chunk->inner &&
+           !chunk->opaque && (chunk == chain || item->selection || !sc_box_is_whole(chain, item->box.count));
 }
 
 static void
 note_state(const struct sc_reader *reader, struct sc_read_object *object)
 {
-    if (object->input.index && may_keep(reader, object))
-        object->state = object->input.index->number;
+    const struct sc_source *source = &object->item->source;
+
+    if (may_keep(reader, object))
+        object->state = object->input.index ? object->input.index->number : source->entries ? source->state : 0;
 }
 
 enum sc_status
@@ -297,13 +299,60 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     status = begin_touched(object);
     if (status)
         return status;
-    if (object->item->source.entries)
+    if (object->item->source.entries) {
+        note_state(reader, object);
         return for_each_touched(reader, object, plan_known_chunk);
+    }
     status = sc_read_object_load_index(reader, object);
     note_state(reader, object);
     if (!status)
         status = plan_chunks(reader, object);
     sc_read_object_drop_index(reader, object);
+    return status;
+}
+
+/* ---- inner chunks of a shard in a remote store ---- */
+
+/* The next flag of sc_read_kept(). */
+struct flags {
+    struct sc_read_object object; /* first, so that the function for a touched chunk finds it */
+    uint8_t *next, *end;
+};
+
+static inline enum sc_status
+copy_kept(struct sc_reader *reader, struct sc_read_object *object, const uint64_t *c, uint64_t entry)
+{
+    struct flags *flags = (struct flags *)(void *)object;
+    struct sc_read_task task = { 0, 0, entry };
+
+    (void)c;
+    if (flags->next == flags->end)
+        return SC_BAD_ARGUMENT;
+    *flags->next++ = sc_read_object_copy_kept(reader, object, &task);
+    return SC_OK;
+}
+
+enum sc_status
+sc_read_kept(const struct sc_read_item *item, struct sc_cache *cache, const int64_t *dst_strides, uint8_t *is_there,
+             size_t n)
+{
+    struct sc_read_item wanted = *item;
+    struct sc_read_plan plan = { .cache = cache };
+    struct sc_read_run run = { .plan = &plan };
+    struct flags flags = { .object = { .item = &wanted, .input = { .fd = -1 }, .strides = dst_strides },
+                           .next = is_there,
+                           .end = is_there + n };
+    struct sc_reader reader = { .run = &run, .seat.worker = sc_worker_take() };
+    enum sc_status status = reader.seat.worker ? begin_touched(&flags.object) : SC_NO_MEMORY;
+
+    if (!status)
+        note_state(&reader, &flags.object);
+    if (!status && flags.object.state)
+        status = for_each_touched(&reader, &flags.object, copy_kept);
+    sc_read_object_free(&flags.object);
+    if (reader.seat.worker)
+        sc_worker_put(reader.seat.worker);
+    sc_totals_add(&reader.stats);
     return status;
 }
 

@@ -146,7 +146,10 @@ class ObjectOnDisk:
         entries[found, 0] = offsets
         entries[found, 1] = places[:, 1]
         entries[found[~good]] = ABSENT
-        source = native.load().Fetched(self.item.chain, entries, data, 0, fill_absent=fill_absent)
+        state = self.loader.chunk_state(index)
+        source = native.load().Fetched(
+            self.item.chain, entries, data, 0, fill_absent=fill_absent, state=state
+        )
         return source, good
 
     def source(self, into: tuple[Numbers, Sequence[int]]) -> tuple[Any, int] | None:

@@ -17,6 +17,8 @@ With the option ``cache_dir``, whole inner chunks are cached on a local disk (`s
 decoded at the same time as the others are requested. The requests are bound to the state of the cached bytes, and if there are
 none, one byte is requested to compare the state. Objects that are on the disk as a whole are decoded before
 (`disk_reads.read_from_disk`), and only compared here.
+
+With the option ``cache``, decoded inner chunks are cached in memory, under the cached index. They are copied before any are requested.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
-from ..storage import budget
+from ..storage import budget, indexes
 from ..storage.budget import Budget, Limits
 from ..storage.event_loop import all_of, in_thread
 from ..storage.indexes import RemoteIndex
@@ -54,11 +56,11 @@ from .disk_reads import (
 from .limited_remote import LimitedRemote
 from .placement import ABSENT
 from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read
-from .regions import n_touched
+from .regions import as_void, n_touched
 from .remote_index import IndexLoader
 
 if TYPE_CHECKING:
-    from .._native import Chain
+    from .._native import Chain, Fetched
     from ..storage.disk_cache import DiskCache
 
 
@@ -289,6 +291,7 @@ class _RemoteRead:
         self.options = options
         is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
         self.disk = disk
+        self.is_small = is_small
         self.arrivals = DecodeQueue(out, axes, options, inline=is_small)
         self.remote = LimitedRemote(remote, limits.n_requests)
         self.limits = limits
@@ -321,6 +324,7 @@ class _ObjectRead:
         self.loader = IndexLoader(call.remote, item.key, item.chain, call.options, name)
         self.on_disk = None if call.disk is None else ObjectOnDisk(call.disk, item, self.loader, call.limits)
         self._keeping = asyncio.Lock()
+        self._copied: tuple[RemoteIndex | None, Numbers] = None, np.empty(0, np.int64)
 
     async def run(self) -> bool:
         """Fill the item's part of the array; return True if the object exists."""
@@ -346,6 +350,8 @@ class _ObjectRead:
         if index is not None and self.on_disk is not None:
             present = index.entries[self.positions, 0] != ABSENT
             n_wanted = int(present.sum()) - len(self.on_disk.found(index, self.positions))
+        elif index is not None:
+            n_wanted -= len(await self.copied(index))
         has_index = index is not None
         if wants_whole(self.chain, n_wanted, call.limits, n_objects=call.n_objects, has_index=has_index):
             return await self.read_whole()
@@ -378,22 +384,25 @@ class _ObjectRead:
         since = loader.ticket()
         ranges = self.plan(index.entries, index.nbytes)
         confirm(loader, index, ranges)
-        if disk is None or not ranges or not disk.is_kept(index, self.positions, ranges):
-            await self.fetch_ranges(index, ranges)
-        else:
-            found, rest = disk.found(index, self.positions), index.entries
-            if len(found):
-                rest = rest.copy()
-                rest[found] = ABSENT
-            ranges = self.plan(rest, None)
-            try:
-                work = self.read_from_disk(index, found, is_all=not ranges)
-                await all_of([work, self.fetch_ranges(index, ranges)])
-            except ShardError:
-                if not len(found):
-                    raise
-                disk.cached.drop()  # the bytes may have been damaged before they came to the disk
-                return await self.read_ranges(index)
+        copied = await self.copied(index)
+        uses_disk = disk is not None and ranges and disk.is_kept(index, self.positions, ranges)
+        found = copied[:0]
+        if disk is not None and uses_disk:
+            found = disk.found(index, np.setdiff1d(self.positions, copied))
+        if uses_disk or len(copied):
+            rest = index.entries.copy()
+            rest[copied] = rest[found] = ABSENT
+            ranges = self.plan(rest, None if uses_disk else index.nbytes)
+        work = [self.read_from_disk(index, found), self.fetch_ranges(index, ranges)]
+        if not ranges and len(copied) + len(found) and not index.is_confirmed:
+            work.append(self.compare(index.state))
+        try:
+            await all_of(work)
+        except ShardError:
+            if disk is None or not len(found):
+                raise
+            disk.cached.drop()  # the bytes may have been damaged before they came to the disk
+            return await self.read_ranges(index)
         if ranges and not index.is_sound and loader.must_be_sound:
             loader.keep(replace(index, is_sound=True), since)  # the last request proved it
         return True
@@ -412,8 +421,7 @@ class _ObjectRead:
             await self.read_range(index, *requests[0], fill_absent=True)
         else:
             work = [self.read_range(index, *request) for request in requests]
-            absent = native.load().Fetched(self.chain, index.entries, None, 0, fill_absent=True)
-            await all_of([*work, self.decode(absent)])
+            await all_of([*work, self.decode(self.fetched(index, None, 0, fill_absent=True))])
 
     async def read_range(
         self, index: RemoteIndex, offset: int, nbytes: int, proof: int, *, fill_absent: bool = False
@@ -424,21 +432,36 @@ class _ObjectRead:
             answer = await self.call.remote.get_range(self.key, offset, offset + n, index.state)
             data = checked_data(self.loader, index, lambda: self.positions, offset, n, answer)
             if nbytes or fill_absent:
-                fetched = native.load().Fetched(
-                    self.chain, index.entries, data[:nbytes], offset, fill_absent=fill_absent
-                )
-                await self.decode(fetched, nbytes)
+                await self.decode(self.fetched(index, data[:nbytes], offset, fill_absent=fill_absent), nbytes)
                 await self.keep(index, offset, data[:nbytes], self.positions)
 
-    # ---- the cache on a local disk
+    def fetched(self, index: RemoteIndex, data: Any, first: int, *, fill_absent: bool) -> Fetched:
+        """Return the source of a range of the object."""
+        state = self.loader.chunk_state(index)
+        return native.load().Fetched(  # type: ignore[no-any-return]
+            self.chain, index.entries, data, first, fill_absent=fill_absent, state=state
+        )
 
-    async def read_from_disk(self, index: RemoteIndex, found: Numbers, *, is_all: bool) -> None:
-        """Decode inner chunks that are on the disk. If they are all that the call needs, compare the state of the object."""
+    async def copied(self, index: RemoteIndex) -> Numbers:
+        """Copy the inner chunks that are cached in memory, once for an index; return their positions."""
+        if self._copied[0] is not index:
+            there = np.zeros(len(self.positions) if self.loader.chunk_state(index) else 0, np.bool_)
+            if len(there):
+                cache: Any = indexes.of_options(self.call.options)
+                source, into = self.fetched(index, None, 0, fill_absent=False), as_void(self.call.out)
+                arguments = source, self.chain, self.item.box, into, self.call.axes, there, cache.native
+                if self.call.is_small:
+                    native.load().copy_kept(*arguments)
+                else:
+                    await in_thread(native.load().copy_kept, *arguments)
+            self._copied = index, self.positions[: len(there)][there]
+        return self._copied[1]
+
+    async def read_from_disk(self, index: RemoteIndex, found: Numbers) -> None:
+        """Decode inner chunks that are on the disk."""
         group = np.cumsum(index.entries[found, 1]) // BATCH_NBYTES
         parts = np.split(found, np.flatnonzero(np.diff(group)) + 1)
         work = [self.decode_from_disk(index, part) for part in parts if len(part)]
-        if work and is_all and not index.is_confirmed:
-            work.append(self.compare(index.state))
         await all_of(work)
 
     async def decode_from_disk(self, index: RemoteIndex, found: Numbers) -> None:

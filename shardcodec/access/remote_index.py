@@ -81,6 +81,14 @@ class IndexLoader:
         if self.name is not None:
             indexes.put(self.name, self.chain, index, self.options, since, self.cache)
 
+    def chunk_state(self, index: RemoteIndex) -> int:
+        """Return the number under which inner chunks of the object are cached in memory; 0: none are."""
+        return (
+            0
+            if self.name is None
+            else indexes.chunk_state(self.name, self.chain, index, self.options, self.cache)
+        )
+
     def forget(self) -> None:
         """Remove the index from all caches."""
         if self.name is not None:

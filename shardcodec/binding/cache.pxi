@@ -108,6 +108,11 @@ cdef class Cache:
         found.index = index
         return found
 
+    def state(self, str name, Chain chain):
+        """Return the number of the cached index of an object that is not a local file; 0 if no inner chunks are cached under it."""
+        cdef bytes encoded = cache_name(name)
+        return sc_cache_state(self.cache, PyBytes_AsString(encoded), &chain.chain)
+
     def put(self, str name, Chain chain, entries, n_drops=None):
         """Store a copy of the index, n_chunks pairs, of an object that is not a local file; not if `n_drops` has changed since."""
         cdef View view = View(entries)

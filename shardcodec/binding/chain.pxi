@@ -253,19 +253,20 @@ cdef class Fetched:
     """A source of an item: the index of a shard and a range of its bytes, for ranges that arrive one by one.
 
     entries: n_chunks checked pairs. data: bytes of the shard that start at offset `first`; None for none.
+    state: result of `Cache.state`, for the cache of inner chunks.
     """
 
     cdef sc_source source
     cdef View entries, data
     cdef object memory
 
-    def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent):
+    def __cinit__(self, Chain chain, entries, data, uint64_t first, *, bint fill_absent, uint64_t state=0):
         if not chain.is_shard:
             raise ValueError("expected the chain of a shard: only a shard has an index")
         self.entries = View(entries)
         self.source.entries = <const sc_entry *>self.entries.words(2 * chain.chain.n_chunks)
         self.source.first = first
-        self.source.fill_absent = fill_absent
+        self.source.fill_absent, self.source.state = fill_absent, state
         if data is not None:
             self.data = View(data)
             self.memory = memoryview(data).cast("B")

@@ -186,6 +186,29 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
         free(ranges)
 
 
+def copy_kept(Fetched part, Chain chain, parts, out, axes, is_there, Cache cache not None):
+    """Copy the inner chunks of a shard that the cache has to the array, as `read` would; set their flags.
+
+    part: a source without data, with the index and its state. is_there: a flag for each touched inner chunk, in C order.
+    """
+    cdef Batch batch = Batch(out, PyBUF_WRITABLE, axes)
+    cdef View flags = View(is_there, PyBUF_WRITABLE)
+    cdef sc_read_item item
+    cdef int64_t strides[32]
+    cdef sc_where where
+    cdef sc_status status
+    memset(&item, 0, sizeof(item))
+    sc_where_clear(&where)
+    where.detail = b"expected a flag for each touched inner chunk"
+    item.chain = &chain.chain
+    batch.read_source(part, &item.source)
+    batch.array_strides(strides)
+    batch.read_selection(&chain.chain, parts, False, strides, &item.box, &item.selection, &item.dst)
+    with nogil:
+        status = sc_read_kept(&item, cache.cache, strides, flags.data(), flags.nbytes())
+    raise_status(status, &where)
+
+
 def load_index(Chain chain, stored, out):
     """Check the checksums of a stored index and decode it into `out`, n_chunks pairs."""
     cdef View source = View(stored), to = View(out, PyBUF_WRITABLE)

@@ -50,6 +50,7 @@ cdef extern from "plan/sc_cache.h" nogil:
     void sc_cache_drop(sc_cache *cache, const char *name)
     bint sc_cache_has(sc_cache *cache, const char *name, const sc_chain *shard)
     bint sc_cache_has_chunk(sc_cache *cache, const char *name, const sc_chain *object, const sc_box *box)
+    uint64_t sc_cache_state(sc_cache *cache, const char *name, const sc_chain *shard)
     sc_cached_index *sc_cache_peek(sc_cache *cache, const char *name, const sc_chain *shard)
     void sc_cache_put(sc_cache *cache, const char *name, const sc_chain *shard, sc_cached_index *index)
     sc_cached_index *sc_cached_index_new(const sc_chain *shard)
@@ -67,6 +68,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         const sc_entry *entries
         uint64_t first
         bint fill_absent
+        uint64_t state
 
     struct sc_io_rules:
         unsigned depth
@@ -120,6 +122,9 @@ cdef extern from "plan/sc_engine.h" nogil:
     sc_status sc_read_index(const sc_chain *shard, const sc_source *source, bint allow_in_index,
                             const uint8_t *replaced, sc_entry *entries, uint64_t *shard_nbytes, uint64_t *n_bad,
                             sc_opened *file, sc_where *where)
+
+    sc_status sc_read_kept(const sc_read_item *item, sc_cache *cache, const int64_t *dst_strides, uint8_t *is_there,
+                           size_t n)
 
     uint64_t SC_UNKNOWN_NBYTES
     sc_status sc_plan_ranges(const sc_read_item *item, const sc_index_extent *extent, bint allow_in_index,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IndexCache",
     "RemoteIndex",
+    "chunk_state",
     "drop",
     "forget",
     "get",
@@ -292,6 +293,14 @@ def get(name: str, chain: Chain, options: Options, cache: IndexCache | None = No
     if entries is None:
         return None
     return RemoteIndex(entries, nbytes, state, is_sound, is_confirmed=options.immutable)
+
+
+def chunk_state(
+    name: str, chain: Chain, index: RemoteIndex, options: Options, cache: IndexCache | None = None
+) -> int:
+    """Return the number under which inner chunks of an object are cached; 0: none are."""
+    cache = _cache_of(options, index.state, cache)
+    return 0 if cache is None else int(cache.native.state(_name_of_state(name, index.state), chain))
 
 
 def put(

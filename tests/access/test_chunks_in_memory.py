@@ -1,0 +1,140 @@
+# test_chunks_in_memory.py - reads of remote objects with decoded inner chunks in memory
+# SPDX-License-Identifier: MIT
+"""The option ``cache`` in a store of requests: values are those of the store at each read, and requests are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from cached_stores import DATA, LAYOUTS, create_in
+from hypothesis import given
+from hypothesis import strategies as st
+from servers.http_objects import Objects, serving
+
+import shardcodec
+from shardcodec.storage import indexes
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+BOX = np.s_[3:20, 5:33, 1:39]
+KEPT = [layout for layout in LAYOUTS if layout in ("zstd", "transposed")]
+
+
+@pytest.fixture
+def server() -> Iterator[Objects]:
+    indexes._shared.cache_clear()  # other tests have caches with the same bounds
+    with serving() as objects, shardcodec.options(cache="1MiB"):
+        yield objects
+
+
+def handle(store: Any) -> Any:
+    return shardcodec.open_array(store, "a")
+
+
+def attached(store: Any) -> Any:
+    return shardcodec.attach(zarr.open_array(store, path="a", mode="r"))
+
+
+def read(array: Any, server: Objects, box: Any = BOX, data: Any = DATA) -> tuple[list[Any], dict[str, Any]]:
+    """Read a box, compare it, and return the ranges that were requested, and the counters."""
+    shardcodec.stats.reset()
+    server.requests.clear()
+    np.testing.assert_array_equal(array[box], data[box])
+    return [wanted for _, _, wanted in server.requests], shardcodec.stats()
+
+
+@pytest.mark.parametrize("opened", [handle, attached])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_are_equal_at_each_read(layout: str, opened: Any, server: Objects) -> None:
+    array = opened(create_in(server, layout))
+    for _ in range(4):
+        read(array, server)
+        read(array, server, np.s_[2, 7:9, 11:13])
+        read(array, server, np.s_[::5, 1::7, 3])
+
+
+@pytest.mark.parametrize("layout", KEPT)
+def test_second_read_only_compares(layout: str, server: Objects) -> None:
+    """One request of one byte for each object, and nothing is decoded."""
+    array = handle(create_in(server, layout))
+    box = np.s_[5:11, 5:17, 2:9]
+    for _ in range(3):
+        read(array, server, box)
+    requested, done = read(array, server, box)
+    assert requested == ["bytes=0-0"]
+    assert done["chunk_hits"] > 0 and done["chunk_misses"] == done["chunks_decoded"] == 0
+
+
+def test_immutable_objects_need_no_request(server: Objects) -> None:
+    array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    box = np.s_[5:11, 5:17, 2:9]
+    for _ in range(3):
+        read(array, server, box)
+    assert read(array, server, box)[0] == []
+
+
+def test_only_missing_inner_chunks_are_requested(server: Objects) -> None:
+    array = handle(create_in(server))
+    for _ in range(2):
+        read(array, server, np.s_[1:3, 1:9, 1:9])
+    shardcodec.stats.reset()
+    read(array, server, np.s_[1:3, 1:9, 1:19])
+    assert shardcodec.stats()["chunk_hits"] >= 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_changed_object_is_read_again(layout: str, server: Objects) -> None:
+    array = handle(create_in(server, layout))
+    for number in range(1, 4):
+        for _ in range(3):
+            read(array, server, data=DATA + (number - 1))
+        create_in(server, layout, DATA + number)
+        read(array, server, data=DATA + number)
+
+
+def test_own_write_is_read_back(server: Objects) -> None:
+    array = shardcodec.open_array(create_in(server), "a", mode="r+")
+    data = DATA.copy()
+    for number in range(3):
+        for _ in range(2):
+            read(array, server, data=data)
+        array[2:9, 3:12, 30:] = data[2:9, 3:12, 30:] = number
+        read(array, server, data=data)
+
+
+def test_disk_serves_what_memory_lost(server: Objects, tmp_path: Path) -> None:
+    box = np.s_[5:11, 5:17, 2:9]
+    with shardcodec.options(cache_dir=tmp_path / "cache"):
+        array = handle(create_in(server))
+        for _ in range(2):
+            read(array, server, box)
+        assert read(array, server, box)[1]["chunk_hits"] > 0
+        array._index_cache.clear()
+        indexes._shared(64 << 20, 0, 1 << 20).clear()
+        requested, done = read(array, server, box)
+        assert requested == ["bytes=0-0"] and done["disk_hits"] > 0
+        assert read(array, server, box)[1]["chunks_decoded"] == 0, "they are in memory again"
+
+
+Steps = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 36), st.integers(0, 36), st.integers(1, 12), st.booleans()),
+    max_size=12,
+)
+
+
+@given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(["2KiB", "9KiB", "1MiB"]), Steps)
+def test_random_reads_and_rewrites(layout: str, bound: str, steps: Any) -> None:
+    with serving() as objects, shardcodec.options(cache=bound):
+        data = DATA
+        array = handle(create_in(objects, layout))
+        for first, row, column, n, rewrites in steps:
+            if rewrites:
+                data = data + 1
+                create_in(objects, layout, data)
+            box = np.s_[first : first + n, row : row + n, column : column + n]
+            for _ in range(2):
+                np.testing.assert_array_equal(array[box], data[box])
