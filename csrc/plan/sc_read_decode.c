@@ -98,6 +98,13 @@ uses_cache(const struct sc_read_object *object)
     return object->state && !object->input.is_changing;
 }
 
+/* Memory for a chunk costs little where its bytes were requested. */
+static bool
+is_remote(const struct sc_read_object *object)
+{
+    return object->item->source.entries != NULL;
+}
+
 static struct sc_chunk_key
 key_of(const struct sc_read_object *object, const struct sc_read_task *t)
 {
@@ -168,7 +175,7 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
         return SC_OK;
     }
     if (uses_cache(object)) {
-        bool at_once = !sc_chain_has_parts(inner) && !sc_box_is_whole(inner, part->count);
+        bool at_once = is_remote(object) || (!sc_chain_has_parts(inner) && !sc_box_is_whole(inner, part->count));
 
         status = keep_chunk(reader, object, t, bytes, at_once, &new);
     }
@@ -228,7 +235,7 @@ decode_selected(struct sc_reader *reader, struct sc_read_object *object, const s
     if (!kept)
         status = fetch_task(reader, object, t, span, &bytes);
     if (!status && !kept && uses_cache(object))
-        status = keep_chunk(reader, object, t, bytes, !sc_chain_has_parts(at.chunk), &new);
+        status = keep_chunk(reader, object, t, bytes, is_remote(object) || !sc_chain_has_parts(at.chunk), &new);
     if (!status && (kept || new)) {
         view_kept(at.chunk, kept ? kept : new, &view);
     } else if (!status && is_narrow(at.chunk, t)) {

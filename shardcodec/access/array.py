@@ -14,25 +14,26 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import default_spec, spec_with
-from ..errors import ShardError, names_array
+from ..errors import ShardError, UnsupportedError, names_array
 from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
 from ..storage.url_stores import target_name
-from .array_reader import ArrayReader, Kind
+from .array_reader import ArrayReader, Kind, Shapes
 from .array_request import Request
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_handle
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
 from .read import ObjectSelection
-from .split_by_object import as_coordinates, check_boxes
+from .split_by_object import as_boxes, as_coordinates, check_boxes
 from .text_chunks import as_texts
 
 if TYPE_CHECKING:
     from ..options import Options
     from .buffer.array_guard import ArrayGuard
+    from .prefetch import Prefetch
 
 __all__ = [
     "Array",
@@ -318,6 +319,51 @@ class Array(ArrayReader):
         """The attributes, read from the store now; with mode "r+" each change is stored at once."""
         options = self._options if self.mode == "r+" else None
         return Attributes(self._folder, is_v2=self._is_v2, options=options)
+
+    @names_array(name_of_handle)
+    def prefetch(self, starts: Any, shape: Shapes) -> Prefetch:
+        """Read ahead the inner chunks that boxes need, in another thread, into the cache of the option ``cache``.
+
+        A full cache keeps at most a tenth of its bytes of inner chunks that nobody has used yet.
+
+        Parameters
+        ----------
+        starts, shape
+            The boxes, as for `read_boxes`.
+
+        Returns
+        -------
+        Prefetch
+            `wait` waits until all have been read, and raises their errors; `close` ends it.
+
+        Raises
+        ------
+        IndexError
+            A box reaches outside the array.
+        TypeError, ValueError
+            `starts` or `shape` has another type or shape, or the array has no cache.
+        UnsupportedError
+            Inner chunks are clipped, so the array has no regular grid of them.
+
+        Examples
+        --------
+        >>> array = shardcodec.open_array("a.zarr", cache="1MiB")
+        >>> with array.prefetch([(0, 0)], (2, 2)) as ahead:
+        ...     ahead.wait()
+        >>> array.read_boxes([(0, 0)], (2, 2)).shape
+        (1, 2, 2)
+        """
+        from .prefetch import Prefetch, chunks_of_boxes  # here, because few programs read ahead
+
+        cache = self._index_cache
+        if cache is None or not cache.info()["chunks"]["max_nbytes"]:
+            raise ValueError("cache: expected an array that was opened with the option `cache`, got 0 bytes")
+        if self._spec.is_clipped:
+            raise UnsupportedError(
+                "expected a regular grid of inner chunks, but they are clipped to their shards"
+            )
+        begin, count = as_boxes(starts, shape, self.shape)
+        return Prefetch(self, chunks_of_boxes(begin, count, self.chunks))
 
     def __setitem__(self, selection: Any, value: Any) -> None:
         """Store a value in a part of the array; see `set_selection`."""

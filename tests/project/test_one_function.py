@@ -39,7 +39,7 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("say what a write has done", r"class (Made|WriteResult|WriteOutcome|Outcome)\b", {"storage/store.py"}),
     ("run a function in a thread from a coroutine", r"asyncio\.to_thread\(|run_in_executor\(", {"storage/event_loop.py"}),
     ("start threads that work on shards or files", r"threading\.Thread\(|\bThreadPoolExecutor(\(|\):)|start_new_thread", {"storage/worker_threads.py", "storage/event_loop.py", "cli/stop_requests.py", "tools/jobs/dask_run.py"}),
-    ("work on shards, in threads and on dask", r"\bWorkerThreads\[|client\.submit\(|\.register_plugin\(|\(WorkerPlugin\)", {"access/read_indexes.py", "tools/shard_threads.py", "tools/jobs/dask_run.py", "tools/jobs/dask_workers.py", "storage/concurrent_calls.py", "access/staged/read.py", "zarr_plugin/children.py", "live/writers.py"}),
+    ("work on shards, in threads and on dask", r"\bWorkerThreads\[|client\.submit\(|\.register_plugin\(|\(WorkerPlugin\)", {"access/read_indexes.py", "tools/shard_threads.py", "tools/jobs/dask_run.py", "tools/jobs/dask_workers.py", "storage/concurrent_calls.py", "access/staged/read.py", "access/prefetch.py", "zarr_plugin/children.py", "live/writers.py"}),
     ("work on the shards of several arrays", r"\b_?pool\.results\(", {"tools/run_over_arrays.py"}),
     ("list the first of many and count all", r"len\(\w+(\.\w+)*\) < (\w+\.)?(most|LISTED|NAMED)\b", {"tools/capped.py"}),
     ("read the sizes of the inner chunks of many shards", r"\.load\(\)\.scan\(|[^.]\.scan\($|\.load_sizes\(", {"access/index_scan.py", "transformer/read.py"}),
