@@ -199,9 +199,10 @@ def test_arguments_of_wrong_type_are_named() -> None:
     for spec in (None, {"name": "sharding_indexed"}):
         with pytest.raises(TypeError, match="expected a ShardSpec or a ChainSpec"):
             encode(np.zeros(2, "u1"), spec)  # type: ignore[arg-type]
-    for out in ([], bytearray(16)):
-        with pytest.raises(TypeError, match="expected a numpy array"):
-            decode(letters(), letters_spec(), out=out)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="memory numpy can use, got list"):
+        decode(letters(), letters_spec(), out=[])  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"expected shape \(4, 4\), got \(16,\)"):
+        decode(letters(), letters_spec(), out=bytearray(16))  # type: ignore[call-overload]
 
 
 def test_only_safe_casts_are_accepted() -> None:
