@@ -173,6 +173,20 @@ leave(struct part *part, struct node *node)
     queue->nbytes -= node->nbytes;
 }
 
+/* Forget the oldest key without elements. False: there is none. */
+static bool
+forget_ghost(struct part *part)
+{
+    struct node *oldest = part->queues[QUEUE_GHOSTS].oldest;
+
+    if (!oldest)
+        return false;
+    leave(part, oldest);
+    discharge(part, sizeof *oldest);
+    remove_node(part, oldest);
+    return true;
+}
+
 /* Remember a key without elements, and forget the oldest such keys: they may stand for as much memory as the chunks have. */
 static void
 join_ghosts(struct part *part, struct node *node)
@@ -181,13 +195,8 @@ join_ghosts(struct part *part, struct node *node)
 
     charge(part, sizeof *node);
     join(part, node, QUEUE_GHOSTS);
-    while (ghosts->nbytes > part->info.max_nbytes && ghosts->oldest != node) {
-        struct node *oldest = ghosts->oldest;
-
-        leave(part, oldest);
-        discharge(part, sizeof *oldest);
-        remove_node(part, oldest);
-    }
+    while (ghosts->nbytes > part->info.max_nbytes && ghosts->oldest != node)
+        (void)forget_ghost(part);
 }
 
 /* Return the oldest chunk of the queue that gives memory back; NULL: there is none. */
@@ -215,7 +224,8 @@ next_victim(struct part *part)
     return node;
 }
 
-/* Evict chunks until so many bytes fit; the list of their memory grows. False: chunks that are being loaded take too much. */
+/* Evict chunks, and then forget keys, until so many bytes fit; the list of unused memory grows. False: chunks that are being loaded
+ * take too much. */
 static bool
 make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
 {
@@ -223,6 +233,8 @@ make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
         struct node *node = next_victim(part);
         bool was_new;
 
+        if (!node && forget_ghost(part))
+            continue;
         if (!node)
             return false;
         was_new = node->queue == QUEUE_NEW;

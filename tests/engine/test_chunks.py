@@ -208,6 +208,19 @@ def test_bytes_never_exceed_the_bound(folder: Path) -> None:
     assert shardcodec.stats()["chunk_bytes"] < before
 
 
+def test_keys_of_small_chunks_leave_room_for_a_large_one(tmp_path: Path, folder: Path) -> None:
+    """They were never forgotten for another chunk, so one that needs most of the memory was not kept as long as they were there."""
+    zarr.create_array(tmp_path / "b.zarr", data=VALUES, shards=(30, 30), chunks=(15, 10))
+    cache = cache_of(1000)
+    small, large = opened(folder, cache), opened(tmp_path / "b.zarr", cache)
+    for row in range(0, 40, 5):
+        small[row : row + 5, 5:10]  # whole inner chunks: only their keys are kept
+    assert counted(cache)["n_chunks"] == 0 < counted(cache)["nbytes"]
+    large[3, 4], large[3, 4]
+    assert counted(cache)["hits"] == 1
+    assert counted(cache)["nbytes"] <= 1000
+
+
 # ---- what must be a miss
 
 
