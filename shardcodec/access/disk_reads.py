@@ -23,7 +23,7 @@ from ..storage.store import Answer, Store
 from .placement import ABSENT
 from .read import ObjectSelection, is_staged, read, with_key
 from .regions import outline, touched
-from .remote_index import IndexLoader
+from .remote_index import IndexLoader, chunk_ticket
 
 if TYPE_CHECKING:
     from ..storage.disk_cache import DiskCache
@@ -204,7 +204,8 @@ def read_from_disk(
     group: list[tuple[int, ObjectSelection, Answer]] = []
     total = 0
     for position, (item, name) in enumerate(zip(items, names, strict=True)):
-        loader = IndexLoader(store, item.key, item.chain, options, name)
+        since = chunk_ticket(store, item.chain, options)
+        loader = IndexLoader(store, item.key, item.chain, options, name, since=since)
         on_disk = ObjectOnDisk(disk, item, loader, limits)
         state = Answer(None, state=on_disk.cached.state)
         try:

@@ -57,7 +57,7 @@ from .limited_remote import LimitedRemote
 from .placement import ABSENT
 from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read
 from .regions import as_void, n_touched
-from .remote_index import IndexLoader
+from .remote_index import IndexLoader, chunk_ticket
 
 if TYPE_CHECKING:
     from .._native import Chain, Fetched
@@ -293,6 +293,7 @@ class _RemoteRead:
         self.disk = disk
         self.is_small = is_small
         self.arrivals = DecodeQueue(out, axes, options, inline=is_small)
+        self.store = remote
         self.remote = LimitedRemote(remote, limits.n_requests)
         self.limits = limits
         self.n_objects = len(items)
@@ -321,7 +322,8 @@ class _ObjectRead:
         self.item = item
         self.chain = item.chain
         self.key = item.key
-        self.loader = IndexLoader(call.remote, item.key, item.chain, call.options, name)
+        since = chunk_ticket(call.store, item.chain, call.options)
+        self.loader = IndexLoader(call.remote, item.key, item.chain, call.options, name, since=since)
         self.on_disk = None if call.disk is None else ObjectOnDisk(call.disk, item, self.loader, call.limits)
         self._keeping = asyncio.Lock()
         self._copied: tuple[RemoteIndex | None, Numbers] = None, np.empty(0, np.int64)

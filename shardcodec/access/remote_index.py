@@ -26,7 +26,15 @@ from .read import index_too_short, with_key
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["IndexLoader", "check_entries", "checked_entries", "decode_index", "must_be_sound", "reach"]
+__all__ = [
+    "IndexLoader",
+    "check_entries",
+    "checked_entries",
+    "chunk_ticket",
+    "decode_index",
+    "must_be_sound",
+    "reach",
+]
 
 # Upper limit of the size of an object; used if its size is unknown.
 MAX_OBJECT_NBYTES = 2**63 - 1
@@ -39,7 +47,7 @@ class IndexLoader:
     """Loads the index of one shard.
 
     name: that of the object in the cache of indexes; without it, the index is not cached. cache: in place of that of the
-    options.
+    options. since: result of `chunk_ticket` from before the object was looked up; None: no inner chunk is cached.
     """
 
     remote: Remote
@@ -48,6 +56,7 @@ class IndexLoader:
     options: Options
     name: str | None = None
     cache: IndexCache | None = None
+    since: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -82,12 +91,16 @@ class IndexLoader:
             indexes.put(self.name, self.chain, index, self.options, since, self.cache)
 
     def chunk_state(self, index: RemoteIndex) -> int:
-        """Return the number under which inner chunks of the object are cached in memory; 0: none are."""
-        return (
-            0
-            if self.name is None
-            else indexes.chunk_state(self.name, self.chain, index, self.options, self.cache)
-        )
+        """Return the number under which inner chunks of the object are cached in memory; 0: none are.
+
+        The number belongs to the cached index of this state. If the state has no name, that is the index of another state as soon as
+        a writer of this process has changed an object.
+        """
+        if self.name is None or self.since is None:
+            return 0
+        if index.state is None and self.since != self.ticket():
+            return 0
+        return indexes.chunk_state(self.name, self.chain, index, self.options, self.cache)
 
     def forget(self) -> None:
         """Remove the index from all caches."""
@@ -158,6 +171,15 @@ class IndexLoader:
             check_entries(self.chain, index.entries, index.nbytes, self.options)
         except ShardError as error:
             raise with_key(error, self.chain, self.key) from None
+
+
+def chunk_ticket(remote: Remote, chain: Chain, options: Options) -> int | None:
+    """Return a number for `IndexLoader.since`; None if no inner chunks are cached.
+
+    None are if codecs in Python decode them, or if a state may have two contents.
+    """
+    is_unique = options.immutable or getattr(remote, "has_unique_states", False)
+    return indexes.ticket(options) if options.cache and is_unique and chain.stage is None else None
 
 
 def must_be_sound(chain: Chain, options: Options) -> bool:

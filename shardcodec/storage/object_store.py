@@ -91,6 +91,14 @@ class ObjectStore(ZarrStore):
         return object_names.index_names(self._given.store, keys)
 
     @property
+    def has_unique_states(self) -> bool:
+        """True if each write of an object gives it another entity tag, or one of its content.
+
+        The tag of obstore's `LocalStore` has the time of the file in microseconds, and that of many HTTP servers in seconds.
+        """
+        return self._is_conditional
+
+    @property
     def has_lasting_states(self) -> bool:
         """True if entity tags are valid in every process."""
         return type(self._store).__name__ in LASTING

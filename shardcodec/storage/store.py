@@ -297,6 +297,11 @@ class Store(ABC):
         return False
 
     @property
+    def has_unique_states(self) -> bool:
+        """True if no two contents of an object ever have states of one name."""
+        return False
+
+    @property
     def realm(self) -> Hashable:
         """Objects of stores with one realm are replaced together, all or none; None if the store cannot do that."""
         return None

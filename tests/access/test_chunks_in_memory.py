@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from cached_stores import DATA, LAYOUTS, create_in
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.http_objects import Objects, serving
+from zarr.abc.store import RangeByteRequest
+from zarr.storage import MemoryStore, WrapperStore
 
 import shardcodec
 from shardcodec.storage import indexes
@@ -55,6 +59,15 @@ def test_values_are_equal_at_each_read(layout: str, opened: Any, server: Objects
         read(array, server)
         read(array, server, np.s_[2, 7:9, 11:13])
         read(array, server, np.s_[::5, 1::7, 3])
+
+
+def test_texts_are_not_kept(server: Objects) -> None:
+    """The memory of texts has no buffer, so the copy of what is kept raised TypeError as soon as the index was cached."""
+    data = np.array([["a", "bcd"], ["", "ünï"]], dtype="T")
+    array = handle(create_in(server, data=data, chunks=(1, 1), shards=(2, 2)))
+    for _ in range(3):
+        assert array[1, 0] == "" and array[0, 1] == "bcd"
+        read(array, server, np.s_[:1], data)
 
 
 @pytest.mark.parametrize("layout", KEPT)
@@ -138,3 +151,62 @@ def test_random_reads_and_rewrites(layout: str, bound: str, steps: Any) -> None:
             box = np.s_[first : first + n, row : row + n, column : column + n]
             for _ in range(2):
                 np.testing.assert_array_equal(array[box], data[box])
+
+
+def test_object_with_the_entity_tag_of_another_content_is_read_again(tmp_path: Path) -> None:
+    """The tag of obstore's LocalStore has microseconds: both ends of an update in place had one tag, and the old elements stayed."""
+    from obstore.store import LocalStore
+
+    codecs = zarr.codecs.ShardingCodec(
+        chunk_shape=(4, 10, 10), codecs=[zarr.codecs.BytesCodec(), zarr.codecs.Crc32cCodec()]
+    )
+    how: dict[str, Any] = {"chunks": (12, 20, 20), "serializer": codecs, "compressors": None}
+    local = zarr.create_array(tmp_path / "a", data=DATA, **how)
+    with shardcodec.options(cache="1MiB"):
+        array = shardcodec.open_array(zarr.storage.ObjectStore(LocalStore(tmp_path)), "a")
+        for number in range(1, 4):
+            for _ in range(3):
+                np.testing.assert_array_equal(array[1:3, 1:9, 1:9], DATA[1:3, 1:9, 1:9] + (number - 1))
+            times = {
+                path: path.stat().st_mtime_ns for path in (tmp_path / "a/c").rglob("*") if path.is_file()
+            }
+            other = zarr.create_array(tmp_path / f"b{number}", data=DATA + number, **how)
+            assert other.shape == local.shape
+            for path, ns in times.items():
+                path.write_bytes((tmp_path / f"b{number}" / path.relative_to(tmp_path / "a")).read_bytes())
+                os.utime(path, ns=(ns, ns + 1))
+
+
+class Slow(WrapperStore):  # type: ignore[type-arg]
+    """A store without states, in which something happens between the answer to a request for a range and its arrival."""
+
+    meanwhile: Any = None
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        answer = await super().get(key, prototype, byte_range)
+        if isinstance(byte_range, RangeByteRequest) and (meanwhile := self.meanwhile):
+            self.meanwhile = None
+            await asyncio.to_thread(meanwhile)
+        return answer
+
+
+def test_answer_from_before_an_own_write_is_not_kept_for_the_reads_after_it() -> None:
+    """The number of the cached index was asked for when the answer arrived, and by then it was that of the new index."""
+    store = Slow(MemoryStore())
+    values = np.arange(1600, dtype="u2").reshape(40, 40)
+    zarr.create_array(store, name="a", data=values, chunks=(5, 5), shards=(40, 40))
+    box = np.s_[6:9, 6:9]
+    with shardcodec.options(cache="1MiB", immutable=True):
+        writer = shardcodec.open_array(store, "a", mode="r+")
+        array = shardcodec.open_array(store, "a")
+        array[1, 1]
+
+        def write_and_read() -> None:
+            writer[box] = 7
+            assert array[30, 30] == values[30, 30], "it caches the new index"
+
+        store.meanwhile = write_and_read
+        array[box]
+        assert store.meanwhile is None
+        for _ in range(3):
+            assert (array[box] == 7).all()
