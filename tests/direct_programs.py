@@ -18,6 +18,7 @@ import random
 import re
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,7 +37,16 @@ TESTS = Path(__file__).resolve().parent
 if str(TESTS) not in sys.path:  # a program of its own
     sys.path.insert(0, str(TESTS))
 
-from helpers import ZARR_IS_31, OtherMemoryStore, keys_of, memory_object_store, object_of, put_object, quiet  # noqa: E402
+from helpers import (  # noqa: E402
+    ZARR_IS_31,
+    OtherMemoryStore,
+    caches_of,
+    keys_of,
+    memory_object_store,
+    object_of,
+    put_object,
+    quiet,
+)
 from random_hierarchies import FLOATS, NUMBERS, STRUCT, TEXTS, TIMES, elements_of, layout_of  # noqa: E402
 from random_selections import KINDS, METHODS, Choice, Shape, keywords, value_for  # noqa: E402
 
@@ -46,6 +56,9 @@ MOST_ELEMENTS = 150
 DTYPES = (*NUMBERS, *FLOATS, *TIMES, *TEXTS, "str", STRUCT, STRUCT)
 # without `strict`, which refuses steps of zarr's index arrays that the direct access takes as slices
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {}, {}, {"threads": 1}, {"index_cache": 0})
+# Bounds of the cache of inner chunks, which one of both arrays has: none or one of a few inner chunks fits into the small ones.
+CACHES = (0, 300, 1000, 1 << 20)
+GRAIN_NS = 10_000_000  # longer than a tick of the file system's clock
 
 
 # ---- the two arrays
@@ -123,6 +136,7 @@ class Side:
     def __init__(self, place: Path, kind: str, objects: dict[str, bytes], options: dict[str, Any]) -> None:
         self.place = place
         self.options = {**options, "direct": place.name == "direct"}
+        self.cache = 0
         self.store = STORES[kind](place)
         for key, data in objects.items():
             put_object(self.store, key, data)
@@ -137,7 +151,7 @@ class Side:
         with (
             warnings.catch_warnings(record=True) as caught,
             zarr.config.set(settings),
-            shardcodec.enable(children=False, **self.options),
+            shardcodec.enable(children=False, cache=self.cache, **self.options),
         ):
             warnings.simplefilter("always")
             yield caught
@@ -207,6 +221,7 @@ class Program:
         self.direct, self.usual = (
             Side(folder / name, self.kind, self.layout.objects, options) for name in ("direct", "usual")
         )
+        pick.choice((self.direct, self.usual)).cache = pick.choice(CACHES)
         # of several requests at once, any one may fail first
         self.settings: dict[str, Any] = {
             "array.order": pick.choice(self.layout.orders),
@@ -250,7 +265,7 @@ class Program:
         array = self.usual.array
         steps: list[tuple[int, Callable[[], Step]]] = [(40, self.read), (30, self.write), (4, self.grouped)]
         steps += [(2, self.in_loop), (3, self.reading_threads), (3, self.open), (2, self.pickled)]
-        steps += [(2, self.configure), (2, self.set)]
+        steps += [(2, self.configure), (2, self.set), (3, self.wait)]
         if array.shape:
             steps += [(3, self.resize), (2, self.append)]
         if self.kind != "zip":
@@ -395,6 +410,16 @@ class Program:
             side.options = {**options, "direct": side.options["direct"]}
         return Step("setting", told(self.settings, options), lambda side: side.array[...])
 
+    def wait(self) -> Step:
+        """Return a read that is done three times after a pause, so that the files count as stable."""
+        step = self.read()
+
+        def work(side: Side) -> Any:
+            time.sleep(1.5 * GRAIN_NS / 1e9)
+            return [side.outcome(step.work) for _ in range(3)]
+
+        return Step("wait", step.text, work)
+
     def pickled(self) -> Step:
         def work(side: Side) -> None:
             side.array = pickle.loads(pickle.dumps(side.array))
@@ -441,6 +466,7 @@ def check(seed: str, number: int, kinds: Counter[str]) -> str:
         quiet(),
         zarr.config.set(settings),
         shardcodec.enable(children=False, direct=False),
+        caches_of(GRAIN_NS),
     ):
         program = Program(Path(folder), seed, number)
         wrong = program.run()
@@ -460,8 +486,11 @@ def main() -> int:
         if wrong := check(arguments.seed, number, kinds):
             n_wrong += 1
             print(wrong, flush=True)
+    hits = shardcodec.stats()["chunk_hits"]
     by_kind = ", ".join(f"{name} {n}" for name, n in kinds.most_common())
-    print(f"{arguments.count} programs, {kinds.total()} steps ({by_kind}), {n_wrong} differences")
+    print(
+        f"{arguments.count} programs, {kinds.total()} steps ({by_kind}), {hits} hits, {n_wrong} differences"
+    )
     return int(n_wrong > 0)
 
 

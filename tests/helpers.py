@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import functools
 import os
 import pickle
 import shutil
@@ -39,7 +40,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
 from shardcodec.format.array_document import parse_document, spec_of
-from shardcodec.storage import budget
+from shardcodec.storage import budget, indexes
 
 ABSENT = 2**64 - 1
 WORDS = (b"zero", b"one.", b"two.", b"tres")
@@ -317,6 +318,22 @@ class ForbiddingStore(WrapperStore[Any]):
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         raise self.error(prefix)
         yield prefix
+
+
+@contextmanager
+def caches_of(grain_ns: int) -> Iterator[None]:
+    """Let all calls share new caches, for which a file counts as stable when it is so old."""
+
+    def shared(max_bytes: int, max_open_files: int, max_chunk_bytes: int) -> shardcodec.IndexCache:
+        bounds: dict[str, int] = {"max_open_files": max_open_files, "max_chunk_bytes": max_chunk_bytes}
+        return shardcodec.IndexCache(max_bytes, **bounds, _grain_ns=grain_ns)  # type: ignore[arg-type]
+
+    before = indexes._shared
+    indexes._shared = functools.lru_cache(maxsize=indexes.MAX_SHARED)(shared)
+    try:
+        yield
+    finally:
+        indexes._shared = before
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import zarr
 from faults.histories import ERASED, FIRST, Recorder, contents
-from helpers import ours, quiet
+from helpers import caches_of, ours, quiet
 from servers.s3 import s3_store
 from workers import forked
 
@@ -41,6 +41,8 @@ __all__ = [
 
 CODECS: dict[str, Any] = {"raw": None, "crc32c": [{"name": "crc32c"}], "zstd": "auto"}
 LOCK_SECONDS = 120.0
+# A file may be so young and be in a cache: longer than a tick of its clock, and so short that readers often use the cache.
+GRAIN_NS = 20_000_000
 N_ROWS = 2  # of inner chunks in a shard, so that two orders of them differ
 
 
@@ -62,6 +64,8 @@ class Site:
         The write strategies.
     packs : bool
         True if a shard may be packed or written whole while others read, and be removed when it is empty.
+    cache : str or int
+        The bound of the cache of inner chunks of each actor.
     disturb : callable, optional
         Makes a connection of some actor fail.
     """
@@ -75,6 +79,7 @@ class Site:
     hot: int | None = None
     strategies: tuple[str, ...] = ("in_place", "in_place", "append", "replace")
     packs: bool = True
+    cache: str | int = 0
     disturb: Callable[[random.Random], None] | None = None
 
     @property
@@ -374,9 +379,13 @@ def start(
                 native.load().set_fault(
                     chance.randrange(chance.choice([60, 600, 6000])), action, chance.choice([0, 1, 100, 2048])
                 )
-            with shardcodec.options(threads=1, lock_timeout=LOCK_SECONDS):
+            with (
+                caches_of(GRAIN_NS) if site.cache else nullcontext(),
+                shardcodec.options(threads=1, lock_timeout=LOCK_SECONDS, cache=site.cache),
+            ):
                 while not job.must_stop():
                     work(job)
+                    (records / f"{actor}.hits").write_text(str(shardcodec.stats()["chunk_hits"]))
         except BaseException:
             (records / f"{actor}.error").write_text(f"{work.__name__}: {traceback.format_exc()}")
             raise

@@ -24,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +168,12 @@ def run(place: Place, site: Site, records: Path, seconds: float, seed: int) -> t
     return result, f"{result}, {cast.n_deaths} actors killed"
 
 
-def run_place(name: str, parent: Path, seconds: float, seed: int) -> Result:
+def n_hits(records: Path) -> int:
+    """Return how many inner chunks the actors have found in their caches."""
+    return sum(int(path.read_text() or 0) for path in records.glob("*.hits"))
+
+
+def run_place(name: str, parent: Path, seconds: float, seed: int, cache: str) -> Result:
     """Run in one place, print what it gave, and keep the records if they are wrong."""
     place = PLACES[name]
     with ExitStack() as stack:
@@ -175,9 +181,9 @@ def run_place(name: str, parent: Path, seconds: float, seed: int) -> Result:
         records = folder / "records"
         records.mkdir()
         (folder / "site").mkdir()
-        site = stack.enter_context(place.open_site(folder / "site"))
+        site = replace(stack.enter_context(place.open_site(folder / "site")), cache=cache)
         result, summary = run(place, site, records, seconds, seed)
-        print(f"{name}: {summary}", flush=True)
+        print(f"{name}: {summary}" + f", {n_hits(records)} hits" * (cache != "0"), flush=True)
         if result.wrong:
             kept = KEPT / f"{name}-{seed}"
             shutil.rmtree(kept, ignore_errors=True)
@@ -185,7 +191,8 @@ def run_place(name: str, parent: Path, seconds: float, seed: int) -> Result:
             for told in result.wrong[:MAX_TOLD]:
                 print(f"  {told}")
             print(
-                f"  the records: {kept}; the command:\n    tests/faults/history_runs.py --seed {seed} --seconds {seconds:g} --only {name}\n"
+                f"  the records: {kept}; the command:\n"
+                f"    tests/faults/history_runs.py --seed {seed} --seconds {seconds:g} --cache {cache} --only {name}\n"
                 f"  to check the records again: tests/faults/history_runs.py --only {name} --check {kept}",
                 flush=True,
             )
@@ -211,6 +218,12 @@ def main() -> int:
         "--quick", action="store_true", help="only the places that the tests of each commit run"
     )
     parser.add_argument(
+        "--cache",
+        default="0",
+        metavar="BYTES",
+        help="of inner chunks, as the option of this name; default: none",
+    )
+    parser.add_argument(
         "--folder", type=Path, help="where the local arrays are; default: the folder for temporary files"
     )
     parser.add_argument(
@@ -224,7 +237,7 @@ def main() -> int:
     results = []
     for name in names:
         try:
-            results.append(run_place(name, given.folder, given.seconds / len(names), given.seed))
+            results.append(run_place(name, given.folder, given.seconds / len(names), given.seed, given.cache))
         except Missing as reason:
             print(f"{name}: skipped: {reason}", flush=True)
     n_wrong = sum(len(one.wrong) for one in results)
