@@ -276,6 +276,11 @@ bench-results: .venv/bench-$(VERSION)/stamp ## measure what the tables of the pa
 	$(call venv,bench) bench/tables.py --write
 	$(call venv,bench) scripts/pictures.py --charts
 
+.PHONY: bench-again
+bench-again: .venv/bench-$(VERSION)/stamp ## what a cache of decoded inner chunks saves (four minutes): store it in bench/results, and update the pages
+	$(call venv,bench) bench/run.py --groups again --json bench/results/again.json $(BENCH_ARGS)
+	$(call venv,bench) bench/tables.py --write
+
 .PHONY: bench-scaling
 bench-scaling: .venv/bench-$(VERSION)/stamp build/special/tsan-$(VERSION)/stamp ## how cost grows with cores, threads, size and shards (needs strace)
 	$(call venv,bench) bench/scaling.py --json bench/results/scaling.json $(BENCH_ARGS)

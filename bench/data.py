@@ -189,8 +189,14 @@ def sparse_field(case: Case) -> Array:
     return values
 
 
+def counts_field(case: Case) -> Array:
+    """Return small numbers, as a sparse matrix of counts has them."""
+    return np.random.default_rng(11).geometric(0.3, case.shape).astype(case.dtype)
+
+
 FIELDS: dict[str, Callable[[Case], Array]] = {
     "waves": lambda case: make_field(case.shape, np.dtype(case.dtype)),
     "whole waves": whole_field,
     "sparse waves": sparse_field,
+    "counts": counts_field,
 }

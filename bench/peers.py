@@ -20,69 +20,12 @@ from typing import Any
 import floor
 import numpy as np
 from data import Array, Box, Case
+from peer import Peer
 
 N_THREADS = int(os.environ.get("BENCH_THREADS", "2"))
 
 # zarrs and zarrista set the size of their pool at its first use; zarr when it starts its loop.
 os.environ.setdefault("RAYON_NUM_THREADS", str(N_THREADS))
-
-
-class Peer:
-    """One way to work with an array."""
-
-    name = ""
-    package = ""
-    is_rival = True  # not us, and not the floor
-    can_update = True
-    can_index = False  # takes index arrays and masks
-    can_gather = False  # can buffer writes and store them at once
-    gives_values = True  # else its results are not those of the array
-    group: str | tuple[str, ...] | None = None  # takes part in rows of this group, or these, only
-
-    def why_not(self) -> str | None:
-        """Return why this peer cannot run here, or None."""
-        return None if importlib.util.find_spec(self.package) else f"{self.package} is not installed"
-
-    def joins(self, group: str) -> bool:
-        """Return whether this peer takes part in the rows of a group."""
-        return self.group is None or group in ((self.group,) if isinstance(self.group, str) else self.group)
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Return a context for all work of this peer, for peers that need settings of the whole process."""
-        yield
-
-    def settings(self) -> dict[str, Any]:
-        """Return zarr's configuration for this peer, for other processes than this one."""
-        return {}
-
-    def open(self, path: Path, case: Case) -> Any:
-        raise NotImplementedError
-
-    def read(self, array: Any, box: Box) -> Array:
-        raise NotImplementedError
-
-    def write(self, array: Any, box: Box, values: Array) -> None:
-        raise NotImplementedError
-
-    def resize(self, array: Any, shape: Sequence[int]) -> Any:
-        """Return a handle on the array with another shape."""
-        raise NotImplementedError
-
-    def gathering(self, array: Any) -> AbstractContextManager[Any]:
-        """Buffer writes until the end of a block; yield the array to write to."""
-        raise NotImplementedError
-
-    def select(self, array: Any, how: str, selection: Any) -> Array:
-        """Read by index arrays: `how` is "oindex" or "vindex"."""
-        raise NotImplementedError
-
-    def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
-        raise NotImplementedError
-
-    def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
-        """Read boxes of one shape, in the best way for many of them."""
-        return np.stack([self.read(array, box) for box in boxes])
 
 
 class Zarr(Peer):
@@ -338,19 +281,33 @@ class TensorStore(Peer):
         }
 
     def open(self, path: Path, case: Case) -> Any:
+        return self._open_with(path, self.context())
+
+    def open_keeping(self, path: Path, case: Case, nbytes: int) -> Any:
+        limits = {"cache_pool": {"total_bytes_limit": nbytes}, "data_copy_concurrency": {"limit": 1}}
+        return self._open_with(path, {**self.context(), **limits})
+
+    def _open_with(self, path: Path, context: dict[str, Any]) -> Any:
         import tensorstore
 
         driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
         kvstore = {"driver": "file", "path": f"{path}/"}
-        spec = {"driver": driver, "kvstore": kvstore, "context": self.context()}
-        return tensorstore.open(spec, open=True).result()
+        return tensorstore.open(
+            {"driver": driver, "kvstore": kvstore, "context": context}, open=True
+        ).result()
 
     def read_many(self, array: Any, boxes: Sequence[Box]) -> Array:
+        return np.stack(self._read_batch(array, boxes))
+
+    def _read_batch(self, array: Any, boxes: Sequence[Box]) -> list[Array]:
         import tensorstore
 
         with tensorstore.Batch() as batch:
             reads = [array[box].read(order="C", batch=batch) for box in boxes]
-        return np.stack([read.result() for read in reads])
+        return [read.result() for read in reads]
+
+    def read_rows(self, array: Any, boxes: Sequence[Box]) -> Array:
+        return np.concatenate(self._read_batch(array, boxes))  # one oindex takes twice as long
 
     def read(self, array: Any, box: Box) -> Array:
         return np.asarray(array[box].read(order="C").result())
@@ -424,6 +381,10 @@ class OpenArray(Peer):
         shape = [s.stop - s.start for s in boxes[0]]
         return np.asarray(array.read_boxes([[s.start for s in box] for box in boxes], shape))
 
+    def read_rows(self, array: Any, boxes: Sequence[Box]) -> Array:
+        starts = [[s.start for s in box] for box in boxes]
+        return np.asarray(array.read_boxes(starts, [[s.stop - s.start for s in box] for box in boxes]))
+
 
 class OpenArrayWriter(OpenArray):
     """`shardcodec.open_array` for reads and writes, with its usual cache of indexes."""
@@ -448,8 +409,46 @@ class OpenArrayCached(OpenArray):
     """The same with a cache of indexes."""
 
     name = "open_array, cached index"
-    group = ("loader", "cached index")
+    group = ("loader", "cached index", "again")
     cache_nbytes = 64 << 20
+
+    def open_keeping(self, path: Path, case: Case, nbytes: int) -> Any:
+        import shardcodec
+
+        return shardcodec.open_array(path, threads=1, index_cache=self.cache_nbytes, cache=0)
+
+
+class OpenArrayChunks(OpenArrayCached):
+    """The same with a cache of decoded inner chunks, which no other array uses."""
+
+    name = "open_array, cache"
+    group = "again"
+
+    def open_keeping(self, path: Path, case: Case, nbytes: int) -> Any:
+        import shardcodec
+
+        cache = shardcodec.IndexCache(self.cache_nbytes, max_chunk_bytes=nbytes)
+        return shardcodec.open_array(path, threads=1, index_cache=cache)
+
+
+class Copies(Peer):
+    """Copies of boxes of an array in memory: the least that a cache of everything can cost."""
+
+    name = "copies"
+    package = "zarr"
+    is_rival = False
+    group = "again"
+
+    def open(self, path: Path, case: Case) -> Any:
+        import zarr
+
+        return np.asarray(zarr.open_array(path, mode="r")[...])
+
+    def read(self, array: Any, box: Box) -> Array:
+        return np.array(array[box])
+
+    def read_rows(self, array: Any, boxes: Sequence[Box]) -> Array:
+        return np.concatenate([array[box] for box in boxes])
 
 
 class OpenArrayKept(OpenArrayCached):
@@ -503,7 +502,7 @@ class TensorStoreCached(TensorStore):
     """TensorStore with a cache of indexes and chunks, compared with the files, as is its default."""
 
     name = "tensorstore, cache"
-    group = ("loader", "cached index")
+    group = ("loader", "cached index", "again")
     cache_nbytes = 64 << 20
 
 
@@ -625,6 +624,8 @@ ALL: tuple[Peer, ...] = (
     OpenArray(),
     OpenArrayWriter(),
     OpenArrayCached(),
+    OpenArrayChunks(),
+    Copies(),
     OpenArrayKept(),
     OpenArrayImmutable(),
     OnePread(),

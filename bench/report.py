@@ -17,10 +17,11 @@ OUR_HANDLES = (
     "open_array",
     "open_array r+",
     "open_array, cached index",
+    "open_array, cache",
     "open_array, open files",
     "open_array, immutable",
 )
-YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread", "find")
+YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread", "copies", "find")
 LARGER = 1.03
 
 

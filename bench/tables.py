@@ -29,7 +29,7 @@ Json = dict[str, Any]
 TIE = 1.01
 LARGER = 1.03
 NAMES = {"python": "Python", "tensorstore": "TensorStore", "shardcodec attach": "`attach`"}
-YARDSTICKS = ("floor",)
+YARDSTICKS = ("floor", "copies")
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,26 @@ WITHOUT_ZARR = {
     "zarrista": "zarrista",
     "its index cached  ": "zarrista, cached index",
     "floor": "floor",
+}
+
+# The rows of the group `again` that have three caches, by their labels; and those that reuse little or nothing.
+AGAIN = {
+    "200 crops of 32³, zstd": "crops of 32^3, zstd 1",
+    "the same, Blosc": "crops of 32^3, blosc lz4 shuffle",
+    "60 crops of 64³, zstd": "crops of 64^3, zstd 1",
+    "the same, Blosc ": "crops of 64^3, blosc lz4 shuffle",
+    "400 rows of CSR, chunks of 8,192, a slice each": "400 rows, small chunks, a slice each",
+    "the same, chunks of 125,000": "400 rows, large chunks, a slice each",
+    "2,048 rows of CSR, chunks of 8,192, 256 in a call": "2,048 rows, small chunks, in batches",
+    "the same, chunks of 125,000 ": "2,048 rows, large chunks, in batches",
+    "800 popular tiles, 8 threads, zstd": "800 popular tiles, 8 callers, zstd 1",
+    "the same, Blosc  ": "800 popular tiles, 8 callers, blosc lz4 shuffle",
+    "48 points of a time series, zstd": "48 points of a time series, zstd 1",
+    "61 rolling windows, zstd": "61 rolling windows, zstd 1",
+}
+SCANS = {
+    "8 shards, once each (50 %), zstd / Blosc": ("shards one after another", 50),
+    "8 slabs of 32 planes, once each (10 %), zstd / Blosc": ("slabs one after another", 10),
 }
 
 TABLES = (
@@ -205,6 +225,33 @@ TABLES = (
             Line(
                 "1,000 planes of the 512³, with repeats, uncompressed",
                 ((INDEX, "1,000 planes, repeated, any order, raw"),),
+            ),
+        ),
+    ),
+    Table(
+        PAGE,
+        "again",
+        "read again, caches of 10 / 50 / 100 %",
+        {
+            "no cache": "open_array, cached index",
+            "`cache`": "open_array, cache",
+            "TensorStore": "tensorstore, cache",
+            "copies from memory": "copies",
+        },
+        (
+            *(
+                Line(label.strip(), tuple(("again", f"{row}, cache of {n} %") for n in (10, 50, 100)))
+                for label, row in AGAIN.items()
+            ),
+            *(
+                Line(
+                    label,
+                    tuple(
+                        ("again", f"{row}, {codec}, cache of {n} %")
+                        for codec in ("zstd 1", "blosc lz4 shuffle")
+                    ),
+                )
+                for label, (row, n) in SCANS.items()
             ),
         ),
     ),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from data import Array, Box, Case
 from suite import Read, ReadCold, ReadTogether, ReadWarm, Row, Select, Store, Update, Write, WriteEach
+from suite_again import ReadAgain, ReadRowsAgain
 
 FOLDER = Path(__file__).with_name("workloads")
 Json = dict[str, Any]
@@ -23,8 +24,22 @@ Json = dict[str, Any]
 # Members of a file, an array, a row, a set of boxes, and a selection by index arrays.
 FILE = {"about", "group", "checker", "may_refuse", "codecs", "arrays", "rows"}
 ARRAY = {"shape", "shards", "chunks", "dtype", "values", "zarr_format", "codecs", "writer"}
-ROW = {"name", "group", "arrays", "codecs", "do", "boxes", "select", "peers", "without"}
+ROW = {
+    "name",
+    "group",
+    "arrays",
+    "codecs",
+    "do",
+    "boxes",
+    "select",
+    "peers",
+    "without",
+    "caches",
+    "callers",
+    "batch",
+}
 BOXES = {"random", "planes", "corner", "chunks", "shape", "aligned", "axis", "seed", "order", "repeat"}
+BOXES |= {"shards", "popular", "points", "windows", "step", "rows", "length"}
 SELECT = {"rows", "planes", "points", "mask", "seed", "order"}
 
 
@@ -82,7 +97,8 @@ def rows(name: str, shrink: int = 1) -> list[Row]:
         for label, array in document["arrays"].items()
         for codec in array.get("codecs", document["codecs"])
         for case in [_case(document, array, codec, shrink)]
-        for entry in document["rows"]
+        for described in document["rows"]
+        for entry in ({**described, "cache": percent} for percent in described.get("caches", [0]))
         if label in entry.get("arrays", document["arrays"]) and codec in entry.get("codecs", [codec])
     ]
 
@@ -183,11 +199,54 @@ def _corner(how: Json, case: Case, shrink: int) -> Iterator[Box]:
     )
 
 
+def _tiled(case: Case, shape: Iterable[int]) -> Iterator[Box]:
+    """Yield boxes that cover the array, in the order of C."""
+    for start in itertools.product(*(range(0, n, size) for n, size in zip(case.shape, shape, strict=True))):
+        yield tuple(slice(at, at + size) for at, size in zip(start, shape, strict=True))
+
+
 def _chunks(how: Json, case: Case, shrink: int) -> Iterator[Box]:
     """Yield each inner chunk, in the order of C."""
-    starts = (range(0, n, size) for n, size in zip(case.shape, case.inner, strict=True))
-    for start in itertools.product(*starts):
-        yield tuple(slice(at, at + size) for at, size in zip(start, case.inner, strict=True))
+    return _tiled(case, case.inner)
+
+
+def _shards(how: Json, case: Case, shrink: int) -> Iterator[Box]:
+    """Yield each shard, in the order of C."""
+    return _tiled(case, case.shard)
+
+
+def _popular(how: Json, case: Case, shrink: int) -> Iterator[Box]:
+    """Yield tiles; the n-th most popular one is drawn in proportion to 1 / n (Zipf)."""
+    rng = np.random.default_rng(how.get("seed", 7))
+    tiles = list(_tiled(case, how["shape"]))
+    weights = 1 / rng.permutation(np.arange(1, len(tiles) + 1))
+    for number in rng.choice(len(tiles), max(1, how["popular"] // shrink), p=weights / weights.sum()):
+        yield tiles[number]
+
+
+def _points(how: Json, case: Case, shrink: int) -> Iterator[Box]:
+    """Yield all elements along an axis at random points of the others."""
+    rng = np.random.default_rng(how.get("seed", 7))
+    for _ in range(max(1, how["points"] // shrink)):
+        point = [slice(at, at + 1) for at in (int(rng.integers(0, n)) for n in case.shape)]
+        yield (*point[: how["axis"]], case.whole[how["axis"]], *point[how["axis"] + 1 :])
+
+
+def _windows(how: Json, case: Case, shrink: int) -> Iterator[Box]:
+    """Yield windows of so many planes along an axis, each some planes behind the one before."""
+    axis, size = how["axis"], how["windows"]
+    for at in range(0, case.shape[axis] - size + 1, how["step"]):
+        yield (*case.whole[:axis], slice(at, at + size), *case.whole[axis + 1 :])
+
+
+def _rows(how: Json, case: Case, shrink: int) -> Iterator[Box]:
+    """Yield random rows of a sparse matrix, whose elements lie one behind the other; `length` is their mean."""
+    rng = np.random.default_rng(how.get("seed", 7))
+    (size,) = case.shape
+    ends = np.cumsum(1 + rng.poisson(how["length"], size // how["length"]))
+    ends = ends[ends <= size]
+    for number in rng.choice(len(ends) - 1, min(max(1, how["rows"] // shrink), len(ends) - 1), replace=False):
+        yield (slice(int(ends[number]), int(ends[number + 1])),)
 
 
 BOX_RULES: dict[str, Callable[[Json, Case, int], Iterator[Box]]] = {
@@ -195,6 +254,11 @@ BOX_RULES: dict[str, Callable[[Json, Case, int], Iterator[Box]]] = {
     "planes": _planes,
     "corner": _corner,
     "chunks": _chunks,
+    "shards": _shards,
+    "popular": _popular,
+    "points": _points,
+    "windows": _windows,
+    "rows": _rows,
 }
 
 
@@ -243,6 +307,11 @@ def _selection(entry: Json, case: Case, shrink: int) -> Json:
     return {"how": how, "selection": selection}
 
 
+def _again(entry: Json, case: Case, shrink: int) -> Json:
+    how = {"cache_nbytes": case.nbytes * entry["cache"] // 100, "n_callers": entry.get("callers", 1)}
+    return {**_boxes(entry, case, shrink), **how}
+
+
 KINDS = {
     "read": Kind(Read, _boxes),
     "read cold": Kind(ReadCold, _boxes),
@@ -254,6 +323,12 @@ KINDS = {
     "update": Kind(Update, _box),
     "select": Kind(Select, _selection, frozenset({"select"})),
     "store": Kind(Store, _selection, frozenset({"select"})),
+    "read again": Kind(ReadAgain, _again, frozenset({"boxes", "caches"})),
+    "read rows again": Kind(
+        ReadRowsAgain,
+        lambda entry, *how: {**_again(entry, *how), "batch": entry["batch"]},
+        frozenset({"boxes", "caches", "batch"}),
+    ),
 }
 
 
@@ -263,6 +338,7 @@ def _row(document: Json, entry: Json, case: Case, label: str, shrink: int) -> Ro
     name = entry["name"].format(
         array=label,
         codec=case.codec,
+        cache=entry["cache"],
         chunks=f"{n_chunks(case):,}",
         boxes=f"{len(members.get('boxes', ())):,}",
     )
