@@ -42,7 +42,8 @@ group_end(const struct sc_read_object *object, size_t begin)
     uint64_t most = object->sizes.group_nbytes / inner_of(object)->nbytes, end_byte;
     size_t i = begin + 1, limit;
 
-    limit = begin + (size_t)min_u64(most ? most : 1, object->n_tasks - begin);
+    limit = begin < object->n_kept ? object->n_kept : object->n_tasks;
+    limit = begin + (size_t)min_u64(most ? most : 1, limit - begin);
     if (object->input.fd < 0)
         return limit;
     end_byte = object->tasks[begin].offset + object->tasks[begin].nbytes;
@@ -175,7 +176,7 @@ read_again_if_changed(struct sc_reader *reader, struct sc_read_object *object)
     status = sc_input_check(&object->input, &reader->where);
     if (status == SC_CHANGED) {
         object->input.is_changing = true;
-        object->next_task = 0;
+        object->next_task = object->n_kept = 0;
         status = sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory);
         sc_where_clear(&reader->where);
     }

@@ -273,6 +273,15 @@ decode_task(struct sc_reader *reader, struct sc_read_object *object, const struc
 }
 
 bool
+sc_read_object_is_kept(const struct sc_reader *reader, const struct sc_read_object *object,
+                       const struct sc_read_task *t)
+{
+    struct sc_chunk_key key = key_of(object, t);
+
+    return uses_cache(object) && sc_chunks_has(sc_cache_chunks(reader->run->plan->cache), &key);
+}
+
+bool
 sc_read_object_copy_kept(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t)
 {
     struct sc_chunk_key key = key_of(object, t);

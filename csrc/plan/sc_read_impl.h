@@ -54,8 +54,9 @@ struct sc_read_object {
     const uint8_t *pairs;
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
-    struct sc_read_task *tasks; /* by offset */
+    struct sc_read_task *tasks; /* by offset; but see n_kept */
     uint64_t *absent; /* positions in the index */
+    size_t n_kept; /* the first tasks, again by offset: the cache had their chunks when they were listed */
     size_t n_tasks, next_task, n_absent, next_absent;
     size_t n_parts, next_part;
 };
@@ -162,6 +163,10 @@ void sc_read_object_fill_absent(struct sc_reader *reader, const struct sc_read_o
 /* Decode tasks[begin..end), which are one group. After a failure inner chunks behind it, in C order, are skipped. Those
  * before it still count: the lowest failure is reported. */
 void sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end);
+
+/* True if the cache has a chunk. */
+bool sc_read_object_is_kept(const struct sc_reader *reader, const struct sc_read_object *object,
+                            const struct sc_read_task *t);
 
 /* Copy a chunk if the cache has it; false: it has not. The thread has a worker. */
 bool sc_read_object_copy_kept(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t);

@@ -180,6 +180,27 @@ plan_chunk(struct sc_reader *reader, struct sc_read_object *object, const uint64
     return status;
 }
 
+/* Put the chunks that the cache has before the others, because loading those could evict them: a loop over a cache that is a little
+ * too small would find none. Without memory the order stays as it is. */
+static void
+put_kept_first(const struct sc_reader *reader, struct sc_read_object *object)
+{
+    size_t n_others = 0, n_kept = 0;
+    struct sc_read_task *others;
+
+    if (!object->state || object->n_tasks < 2 ||
+        sc_buffer_reserve(&object->sort_memory, object->n_tasks * sizeof *others))
+        return;
+    others = (struct sc_read_task *)(void *)object->sort_memory.data;
+    for (size_t i = 0; i < object->n_tasks; i++) {
+        const struct sc_read_task t = object->tasks[i];
+
+        *(sc_read_object_is_kept(reader, object, &t) ? &object->tasks[n_kept++] : &others[n_others++]) = t;
+    }
+    memcpy(&object->tasks[n_kept], others, n_others * sizeof *others);
+    object->n_kept = n_kept;
+}
+
 static enum sc_status
 plan_chunks(struct sc_reader *reader, struct sc_read_object *object)
 {
@@ -191,7 +212,11 @@ plan_chunks(struct sc_reader *reader, struct sc_read_object *object)
         object->n_absent = 0;
         plan_fill(reader->run, object);
     }
-    return object->input.fd >= 0 ? sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory) : SC_OK;
+    if (object->input.fd >= 0)
+        status = sort_tasks(object->tasks, object->n_tasks, false, &object->sort_memory);
+    if (!status)
+        put_kept_first(reader, object);
+    return status;
 }
 
 /* The same if the index is known and only a range of the object is in memory. */
@@ -238,7 +263,7 @@ sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
     const struct sc_read_plan *plan = reader->run->plan;
     enum sc_status status;
 
-    object->n_tasks = object->next_task = object->n_absent = object->next_absent = 0;
+    object->n_tasks = object->next_task = object->n_kept = object->n_absent = object->next_absent = 0;
     object->n_parts = object->next_part = object->n_ranges = object->next_range = 0;
     status = sc_input_open(&object->input, chain_of(object), &object->item->source, plan->cache, plan->immutable,
                            &reader->stats, &reader->where);

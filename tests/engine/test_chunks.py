@@ -191,6 +191,21 @@ def test_a_scan_leaves_the_chunks_that_are_used_again(folder: Path) -> None:
     assert counted(cache)["evictions"] > 10
 
 
+def test_a_loop_over_more_than_the_cache_holds_finds_what_it_holds(tmp_path: Path) -> None:
+    """Chunks that are there are copied before others are loaded, which would evict them just before their turn."""
+    values = random_array((64, 65536), "int16")  # so that a group of the plan has a few chunks
+    zarr.create_array(tmp_path / "a.zarr", data=values, shards=(64, 65536), chunks=(1, 65536))
+    cache = cache_of(32 * (2 * 65536 + 300))
+    array = opened(tmp_path / "a.zarr", cache, threads=1)
+    for _ in range(20):
+        np.testing.assert_array_equal(array[:, 1:], values[:, 1:])
+    before = counted(cache)
+    for _ in range(4):
+        np.testing.assert_array_equal(array[:, 1:], values[:, 1:])
+    hits = counted(cache)["hits"] - before["hits"]
+    assert hits >= 4 * 0.9 * before["n_chunks"], (hits, before)
+
+
 def test_bytes_never_exceed_the_bound(folder: Path) -> None:
     rng = np.random.default_rng(3)
     for bound in (0, 100, 400, 1000, 5000):
