@@ -47,6 +47,24 @@ def test_index_fetched_before_a_write_is_not_cached_after_it() -> None:
     assert cache.get("key", chain) is None
 
 
+def test_state_lasts_while_the_index_is_equal() -> None:
+    """Inner chunks are kept under the number of an index. Each whole read puts the index again: it keeps its number if it is equal."""
+    chain = compiled(letters_spec().chain)
+    entries = np.arange(8, dtype=np.uint64).reshape(4, 2)
+    cache = IndexCache(1 << 16, max_chunk_bytes=1000)
+    assert cache.native.state("key", chain) == 0
+    states = []
+    for index in (entries, entries.copy(), entries + np.uint64(1), entries):
+        cache.put("key", chain, index, cache.ticket())
+        states.append(cache.native.state("key", chain))
+    assert states[0] == states[1] != 0
+    assert len(set(states)) == 3, (
+        "an index that is another one meanwhile has another number when it comes back"
+    )
+    cache.drop(["key"])
+    assert cache.native.state("key", chain) == 0
+
+
 def test_names_with_a_zero_byte_are_different_keys() -> None:
     """As C strings they would end at the zero byte, and two states of an object would be confused."""
     chain = compiled(letters_spec().chain)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import in_child, quiet, random_array
-from workers import in_threads
+from workers import forked, in_threads
 from zarr.codecs import (
     BloscCodec,
     BytesCodec,
@@ -147,6 +148,17 @@ def test_second_read_decodes_nothing(folder: Path) -> None:
     assert after["chunks_decoded"] == before["chunks_decoded"]
     assert after["requests"] == before["requests"], "nothing of the file is read, not even its index"
     assert after["chunk_bytes"] >= 100
+
+
+def test_chunks_of_several_sizes_share_the_memory(tmp_path: Path, folder: Path) -> None:
+    """Memory of an evicted chunk is used again only for one of its size."""
+    zarr.create_array(tmp_path / "b.zarr", data=VALUES, shards=(40, 30), chunks=(20, 10))
+    cache = cache_of(3000)
+    arrays = [opened(path, cache, threads=1) for path in (folder, tmp_path / "b.zarr")]
+    for row, column in np.random.default_rng(3).integers(0, 28, (2000, 2)).tolist():
+        for array in arrays:
+            np.testing.assert_array_equal(array[row, column : column + 2], VALUES[row, column : column + 2])
+    assert counted(cache)["evictions"] > 1000
 
 
 def test_a_read_of_a_whole_shard_keeps_nothing(folder: Path) -> None:
@@ -344,6 +356,83 @@ def test_threads_that_read_write_and_clear_see_only_elements_that_were_stored(fo
 
     in_threads(4, work)
     assert counted(cache)["nbytes"] <= 3000
+
+
+@pytest.mark.threads
+def test_a_cache_that_is_cleared_while_chunks_are_loaded_has_only_loaded_ones(tmp_path: Path) -> None:
+    """A thread that has loaded a chunk which was forgotten meanwhile must not declare that of another thread loaded."""
+    n = 1 << 17
+    values = np.random.default_rng(0).integers(1, 9, (4, n), "int32")  # none is 0, as those of new memory
+    zarr.create_array(
+        tmp_path / "a.zarr", data=values, shards=(4, n), chunks=(4, n), compressors=GzipCodec(level=1)
+    )
+    cache = cache_of(1 << 24)
+    array = opened(tmp_path / "a.zarr", cache, threads=1)
+    end = time.monotonic() + 1.5
+
+    def work(number: int) -> None:
+        while time.monotonic() < end:
+            if number == 0:
+                time.sleep(0.002)
+                cache.clear()
+            else:
+                np.testing.assert_array_equal(array[number % 4, 1:], values[number % 4, 1:])
+
+    in_threads(5, work)
+
+
+def test_chunks_are_of_one_state_beside_updates_in_place(tmp_path: Path) -> None:
+    """Without checksums, half of an update may be decoded and kept. The read that finds it out must not take that from the cache."""
+    n_rows, n = 48, 1 << 14
+    # zstd stores noise as it is: each state has the same size, and a mixture of two states is decoded, too
+    noise = np.random.default_rng(0).integers(0, 1 << 63, (n_rows, n))
+    path = tmp_path / "a.zarr"
+    zarr.create_array(path, data=noise, shards=(n_rows, n), chunks=(1, n), compressors=ZstdCodec())
+    inode = (path / "c/0/0").stat().st_ino
+    cache = cache_of(1 << 24)
+    array = opened(path, cache)
+
+    def write() -> None:
+        with shardcodec.options(write_strategy="in_place"):
+            writer = shardcodec.open_array(path, mode="r+")
+            for number in range(1, 1 << 20):
+                writer[-3:] = noise[-3:] ^ number
+                time.sleep(0.002)
+
+    pid = forked(write)
+    try:
+        end = time.monotonic() + 2
+        numbers = [0]
+        while time.monotonic() < end:
+            found = (array[:, 1:] ^ noise[:, 1:])[-3:]
+            assert (found == found[:, :1]).all(), "a mixture of two states"
+            assert found.min() >= numbers[-1], "an older state"
+            numbers.append(int(found.min()))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert len(set(numbers)) > 2
+    assert (path / "c/0/0").stat().st_ino == inode
+    assert counted(cache)["n_chunks"] > 0
+
+
+def test_evicted_chunks_are_freed(tmp_path: Path) -> None:
+    """Each read, and each hit, gives back the chunk that it holds."""
+    n = 1 << 18
+    values = np.arange(8 * n, dtype="u1").reshape(8, n)
+    zarr.create_array(tmp_path / "a.zarr", data=values, shards=(8, n), chunks=(1, n), compressors=ZstdCodec())
+    cache = cache_of(4 * n)
+    array = opened(tmp_path / "a.zarr", cache, threads=1)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = resident()
+    for row in [*range(8), *range(8)] * 20:
+        for _ in range(2):
+            assert array[row, 1:9].tolist() == values[row, 1:9].tolist()
+    assert counted(cache)["evictions"] > 100 < counted(cache)["hits"]
+    assert resident() - before < 20 * n
 
 
 def test_a_forked_child_begins_with_an_empty_cache(folder: Path) -> None:

@@ -42,7 +42,8 @@ __all__ = [
 CODECS: dict[str, Any] = {"raw": None, "crc32c": [{"name": "crc32c"}], "zstd": "auto"}
 LOCK_SECONDS = 120.0
 # A file may be so young and be in a cache: longer than a tick of its clock, and so short that readers often use the cache.
-GRAIN_NS = 20_000_000
+GRAIN_NS = 10_000_000
+REST_SECONDS = 0.6  # of a writer at most, beside caches
 N_ROWS = 2  # of inner chunks in a shard, so that two orders of them differ
 
 
@@ -195,6 +196,13 @@ class Job:
             self.recorder.forget()
         else:
             self.recorder.end()
+        self.rest(0)
+
+    def rest(self, seconds: float) -> None:
+        """Sleep for at most so long; longer beside caches, so that they have time to be used."""
+        most = max(seconds, REST_SECONDS if self.site.cache else 0)
+        if most:
+            time.sleep(self.chance.random() * most)
 
 
 def write_parts(job: Job) -> None:
@@ -224,7 +232,7 @@ def write_shards(job: Job) -> None:
                 array[rows] = job.site.elements(value, chunks).reshape(
                     -1, job.site.n_columns * job.site.chunk
                 )
-            time.sleep(job.chance.random() * 0.03)
+            job.rest(0.03)
 
 
 def write_groups(job: Job) -> None:
@@ -257,7 +265,7 @@ def erase(job: Job) -> None:
                 job.recorder.begin(chunks, erase=True)
                 with job.tries():
                     array[where] = ERASED
-            time.sleep(job.chance.random() * 0.03)
+            job.rest(0.03)
 
 
 def compact(job: Job) -> None:
@@ -272,7 +280,7 @@ def compact(job: Job) -> None:
                 raise
         else:
             job.recorder.packed(report.n_packed)
-        time.sleep(job.chance.random() * 0.02)
+        job.rest(0.02)
 
 
 def _text(store: Any) -> Any:

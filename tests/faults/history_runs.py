@@ -181,7 +181,9 @@ def run_place(name: str, parent: Path, seconds: float, seed: int, cache: str) ->
         records = folder / "records"
         records.mkdir()
         (folder / "site").mkdir()
-        site = replace(stack.enter_context(place.open_site(folder / "site")), cache=cache)
+        site = replace(
+            stack.enter_context(place.open_site(folder / "site")), cache=0 if cache == "0" else cache
+        )
         result, summary = run(place, site, records, seconds, seed)
         print(f"{name}: {summary}" + f", {n_hits(records)} hits" * (cache != "0"), flush=True)
         if result.wrong:

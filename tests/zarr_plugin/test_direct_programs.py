@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from direct_programs import check
 
+import shardcodec
 from shardcodec.zarr_plugin.direct_access import DirectAccess
 
 Change = Callable[[Any], Any]
@@ -24,7 +25,9 @@ Change = Callable[[Any], Any]
 
 def check_programs(seed: str, count: int) -> None:
     kinds: Counter[str] = Counter()
+    hits = shardcodec.stats()["chunk_hits"]
     wrong = [found for number in range(count) if (found := check(seed, number, kinds))]
+    assert shardcodec.stats()["chunk_hits"] > hits, "one of both arrays has a cache of inner chunks"
     assert {"read", "write", "group", "threads", "open"} <= set(kinds)
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])
 
