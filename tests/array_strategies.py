@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +94,10 @@ def selected(pipeline: str) -> Iterator[None]:
 
 @contextmanager
 def stored(array: SomeArray, kind: str) -> Iterator[tuple[Any, Any]]:
-    """Create an empty array in a store. Yield the store, and a function that returns an object as bytes or None."""
+    """Create an empty array in a store. Yield the store, and a function that returns an object as bytes or None.
+
+    kind: memory, local, or cached: local, with a cache into which few inner chunks fit.
+    """
     import zarr
 
     if kind == "memory":
@@ -102,8 +105,13 @@ def stored(array: SomeArray, kind: str) -> Iterator[tuple[Any, Any]]:
         objects: dict[str, Any] = {"zarr.json": buffer.from_bytes(array.document())}
         yield zarr.storage.MemoryStore(objects), lambda k: objects[k].to_bytes() if k in objects else None
         return
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if kind == "cached" and shardcodec is not None:
+            from helpers import caches_of
+
+            stack.enter_context(caches_of(0))
+            stack.enter_context(shardcodec.options(cache=3000))
         (root / "zarr.json").write_bytes(array.document())
         yield (
             zarr.storage.LocalStore(root),

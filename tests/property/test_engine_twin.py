@@ -163,7 +163,7 @@ def broken_copies(draw: st.DrawFn, blob: bytes) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("kind", ["local", "memory"])
+@pytest.mark.parametrize("kind", ["local", "memory", "cached"])
 class TestArray:
     @no_deadline
     @given(pipelines, st.data(), some_arrays(), seeds, st.sampled_from(ORDERS), st.sampled_from("CF"))
