@@ -46,7 +46,7 @@ class Statistics:
             ``bytes_used`` also counts shards in memory. ``opens``: files opened for reading. ``chunks_decoded``,
             ``chunks_filled`` (absent ones), ``chunks_encoded``: inner chunks. ``bytes_written``: to files and buffers.
             ``index_hits``, ``index_misses``: lookups in index caches. ``file_hits``: opens that a cache of open files
-            made unnecessary. ``chunk_hits``, ``chunk_misses``: lookups of decoded inner chunks (option ``cache``); ``chunk_bytes``: bytes
+            made unnecessary. ``chunk_hits``, ``chunk_misses``, ``chunk_evictions``: of decoded inner chunks (option ``cache``); ``chunk_bytes``: bytes
             of those that are cached now. ``disk_hits``, ``disk_misses``: inner chunks that were read from ``cache_dir``, and those that
             were requested and put there; ``disk_bytes_read``, ``disk_bytes_written``: their encoded bytes. ``disk_errors``:
             calls of this cache that failed, as on a full disk; the reads went on without it. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.

@@ -374,10 +374,6 @@ claim(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t
 {
     struct node *node = *place_of(part, key, hash);
 
-    while (node && node->queue == LOADING) {
-        pthread_cond_wait(&part->loaded, &part->mutex);
-        node = *place_of(part, key, hash);
-    }
     if (is_there(node)) {
         *chunk = hold(node);
         return SC_CACHE_HIT;
@@ -407,16 +403,21 @@ claim(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t
 
 enum sc_cache_answer
 sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64_t nbytes, bool at_once,
-                struct sc_kept_chunk **chunk)
+                struct sc_kept_chunk **chunk, uint64_t *evictions)
 {
     uint64_t hash = hash_of(key);
     struct part *part = part_of(chunks, hash);
     struct sc_kept_chunk *unused = NULL;
     enum sc_cache_answer answer;
+    const struct node *node;
 
     *chunk = NULL;
     pthread_mutex_lock(&part->mutex);
+    while ((node = *place_of(part, key, hash)) != NULL && node->queue == LOADING)
+        pthread_cond_wait(&part->loaded, &part->mutex);
+    *evictions -= part->info.evictions;
     answer = claim(part, key, hash, nbytes, at_once, chunk, &unused);
+    *evictions += part->info.evictions;
     pthread_mutex_unlock(&part->mutex);
     free_list(unused);
     return answer;

@@ -60,9 +60,9 @@ struct sc_kept_chunk *sc_chunks_find(struct sc_chunks *chunks, const struct sc_c
 bool sc_chunks_has(struct sc_chunks *chunks, const struct sc_chunk_key *key);
 
 /* Ask for the memory of a chunk that was not found. With HIT and LOAD the caller holds *chunk. at_once: keep it though nobody has
- * wanted it before. */
+ * wanted it before. *evictions grows by those that gave it memory. */
 enum sc_cache_answer sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64_t nbytes,
-                                     bool at_once, struct sc_kept_chunk **chunk);
+                                     bool at_once, struct sc_kept_chunk **chunk, uint64_t *evictions);
 
 /* After LOAD: the elements are there, or could not be decoded. */
 void sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, const struct sc_kept_chunk *chunk,

@@ -68,7 +68,7 @@ struct sc_stats {
     uint64_t bytes_used; /* of requested inner chunks; the rest: indexes, gaps, old chunks */
     uint64_t chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
     uint64_t index_hits, index_misses, file_hits; /* of the cache */
-    uint64_t chunk_hits, chunk_misses; /* of the inner chunks that it may keep */
+    uint64_t chunk_hits, chunk_misses, chunk_evictions; /* of the inner chunks that it may keep */
 };
 
 /* ---- reading ---- */

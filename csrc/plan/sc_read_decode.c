@@ -121,7 +121,7 @@ keep_chunk(struct sc_reader *reader, const struct sc_read_object *object, const 
     struct sc_chunk_key key = key_of(object, t);
     enum sc_status status;
 
-    if (sc_chunks_claim(chunks, &key, chunk->nbytes, at_once, kept) != SC_CACHE_LOAD)
+    if (sc_chunks_claim(chunks, &key, chunk->nbytes, at_once, kept, &reader->stats.chunk_evictions) != SC_CACHE_LOAD)
         return SC_OK;
     status = sc_chain_decode_all(chunk, reader->seat.worker, chunk != chain_of(object), bytes, (size_t)t->nbytes,
                                  (*kept)->elements, &reader->where);

@@ -271,7 +271,7 @@ cdef dict stats_dict(const sc_stats *stats):
             "chunks_filled": stats.chunks_filled, "chunks_encoded": stats.chunks_encoded,
             "bytes_written": stats.bytes_written, "index_hits": stats.index_hits,
             "index_misses": stats.index_misses, "file_hits": stats.file_hits, "chunk_hits": stats.chunk_hits,
-            "chunk_misses": stats.chunk_misses}
+            "chunk_misses": stats.chunk_misses, "chunk_evictions": stats.chunk_evictions}
 
 
 def totals():

@@ -93,6 +93,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t file_hits
         uint64_t chunk_hits
         uint64_t chunk_misses
+        uint64_t chunk_evictions
 
     struct sc_read_item:
         const sc_chain *chain
