@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .access.documents import Attributes
     from .access.encode_decode import decode, encode
     from .access.index_scan import ChunkState
+    from .access.prefetch import Prefetch
     from .access.shard import Shard, open_shard
     from .access.shard_order import ShardOrder
     from .access.shard_writer import ShardWriter
@@ -62,6 +63,7 @@ __all__ = [
     "OpenArray",
     "OpenArrays",
     "Options",
+    "Prefetch",
     "Shard",
     "ShardCodecPipeline",
     "ShardError",
@@ -114,6 +116,7 @@ MODULES: dict[str, str] = {
     "OpenArray": ".zarr_plugin.open_arrays",
     "OpenArrays": ".zarr_plugin.open_arrays",
     "Options": ".options",
+    "Prefetch": ".access.prefetch",
     "Shard": ".access.shard",
     "ShardCodecPipeline": ".zarr_plugin.pipeline",
     "ShardError": ".errors",

@@ -39,6 +39,21 @@ class Prefetch:
     """Inner chunks of an array that a thread reads into the cache; made by `Array.prefetch`.
 
     The thread ends with the ``with`` block, or with this object.
+
+    Parameters
+    ----------
+    array : Array
+        The array, with a cache of inner chunks.
+    coords : ndarray of int, shape (n, ndim)
+        Grid positions of inner chunks over the whole array.
+
+    Examples
+    --------
+    >>> array = shardcodec.open_array("a.zarr", cache="1MiB")
+    >>> with array.prefetch([(0, 0)], (2, 2)) as ahead:
+    ...     ahead.wait()
+    >>> array.read_boxes([(0, 0)], (2, 2)).shape
+    (1, 2, 2)
     """
 
     def __init__(self, array: ArrayReader, coords: Numbers) -> None:

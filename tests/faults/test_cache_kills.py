@@ -8,7 +8,6 @@ than the last one that the writer had stored before the read began.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -75,7 +74,7 @@ def test_killed_processes_leave_no_wrong_bytes(layout: str, tmp_path: Path) -> N
         readers = [start() for _ in range(N_READERS)]
         end, version = time.monotonic() + seconds, 0
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end or not n_kills:
                 time.sleep(random.uniform(0.05, 0.4))
                 if random.random() < 0.3:
                     version += 1

@@ -282,7 +282,8 @@ def test_list_is_a_shape(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_option_is_named_in_its_error(name: str) -> None:
-    for value in (ODD, b"x", [], [1], {}, (1, 2), np.zeros(2), 1j, "x"):
+    texts = () if name == "cache_dir" else ("x",)  # any text may be a folder
+    for value in (ODD, b"x", [], [1], {}, (1, 2), np.zeros(2), 1j, *texts):
         for call in (
             shardcodec.options(**{name: value}).__enter__,
             lambda v=value: shardcodec.enable(**{name: v}),
