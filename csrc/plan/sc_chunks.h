@@ -59,8 +59,8 @@ struct sc_kept_chunk *sc_chunks_find(struct sc_chunks *chunks, const struct sc_c
 /* True if a chunk is kept. It is neither a hit nor a miss. */
 bool sc_chunks_has(struct sc_chunks *chunks, const struct sc_chunk_key *key);
 
-/* Ask for the memory of a chunk that was not found. With HIT and LOAD the caller holds *chunk. at_once: keep it though nobody has
- * wanted it before. *evictions grows by those that gave it memory. */
+/* Get memory for a chunk that was not found. After HIT and LOAD the caller holds *chunk. at_once: keep the chunk at its first use.
+ * *evictions grows by the number of chunks that were evicted for it. */
 enum sc_cache_answer sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64_t nbytes,
                                      bool at_once, struct sc_kept_chunk **chunk, uint64_t *evictions);
 

@@ -119,9 +119,13 @@ keep_chunk(struct sc_reader *reader, const struct sc_read_object *object, const 
     const struct sc_chain *chunk = chunk_of(object);
     struct sc_chunks *chunks = sc_cache_chunks(reader->run->plan->cache);
     struct sc_chunk_key key = key_of(object, t);
+    enum sc_cache_answer answer;
     enum sc_status status;
 
-    if (sc_chunks_claim(chunks, &key, chunk->nbytes, at_once, kept, &reader->stats.chunk_evictions) != SC_CACHE_LOAD)
+    answer = sc_chunks_claim(chunks, &key, chunk->nbytes, at_once, kept, &reader->stats.chunk_evictions);
+    if (answer == SC_CACHE_HIT)
+        reader->stats.chunks_decoded--; /* another thread has done it */
+    if (answer != SC_CACHE_LOAD)
         return SC_OK;
     status = sc_chain_decode_all(chunk, reader->seat.worker, chunk != chain_of(object), bytes, (size_t)t->nbytes,
                                  (*kept)->elements, &reader->where);

@@ -324,7 +324,8 @@ class Array(ArrayReader):
     def prefetch(self, starts: Any, shape: Shapes) -> Prefetch:
         """Read ahead the inner chunks that boxes need, in another thread, into the cache of the option ``cache``.
 
-        A full cache keeps at most a tenth of its bytes of inner chunks that nobody has used yet.
+        When the cache is full, inner chunks that were read ahead and not used yet take at most a tenth of it. Reads of remote objects
+        without entity tags fill no cache, unless they are ``immutable``.
 
         Parameters
         ----------

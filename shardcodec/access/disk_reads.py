@@ -92,7 +92,7 @@ def positions_of(item: ObjectSelection) -> Numbers:
 
 
 class ObjectOnDisk:
-    """What the cache has of one object, and what a read needs of it. The caller closes it."""
+    """The part of one object that is in the cache, for one read. The caller closes it."""
 
     def __init__(self, disk: DiskCache, item: ObjectSelection, loader: IndexLoader, limits: Limits) -> None:
         self.item = item

@@ -285,7 +285,7 @@ class CachedObject:
             stats.disk_cache(misses=len(positions), bytes_written=int(sizes.sum()))
 
     def _begin(self, state: Any, nbytes: int | None, entries: Numbers | None) -> bool:
-        """Make a new file; return False if there is no room for it."""
+        """Create the file; return False if the bound leaves no room for it."""
         n, crc32c = self._n_chunks, native.load().crc32c
         text = json.dumps(state).encode()
         if len(text) > HEAD_NBYTES - HEAD.size or not self._cache.reserve(self._first):

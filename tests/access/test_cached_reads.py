@@ -191,7 +191,7 @@ def test_buckets_of_one_name_on_two_servers_are_two(server: Objects, folder: Pat
 
 
 def test_bytes_that_cannot_be_decoded_are_requested_again(server: Objects, folder: Path) -> None:
-    """What came damaged over the network must not stay on the disk for ever."""
+    """Bytes that were damaged on the network are removed from the disk, and requested again."""
 
     def keep_zeros(self: Any, *arguments: Any) -> None:
         *of_object, data, chunks = arguments
