@@ -57,7 +57,7 @@ DTYPES = (*NUMBERS, *FLOATS, *TIMES, *TEXTS, "str", STRUCT, STRUCT)
 # without `strict`, which refuses steps of zarr's index arrays that the direct access takes as slices
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {}, {}, {"threads": 1}, {"index_cache": 0})
 # Bounds of the cache of inner chunks, which one of both arrays has: none or one of a few inner chunks fits into the small ones.
-CACHES = (0, 300, 1000, 1 << 20)
+CACHES = (0, 500, 1500, 1 << 20)
 GRAIN_NS = 10_000_000  # longer than a tick of the file system's clock
 
 
@@ -216,12 +216,14 @@ class Program:
     def __init__(self, folder: Path, seed: str, number: int) -> None:
         self.random = pick = random.Random(f"{seed}/{number}")
         self.layout = new_layout(pick)
-        self.kind = pick.choice([kind for kind in STORES for _ in range(WEIGHTS.get(kind, 1))])
+        cache = pick.choice(CACHES)
+        kinds = [kind for kind in STORES for _ in range(WEIGHTS.get(kind, 1))]
+        self.kind = "local" if cache and pick.random() < 0.5 else pick.choice(kinds)  # where it is used
         options = pick.choice(OPTIONS)
         self.direct, self.usual = (
             Side(folder / name, self.kind, self.layout.objects, options) for name in ("direct", "usual")
         )
-        pick.choice((self.direct, self.usual)).cache = pick.choice(CACHES)
+        pick.choice((self.direct, self.usual)).cache = cache
         # of several requests at once, any one may fail first
         self.settings: dict[str, Any] = {
             "array.order": pick.choice(self.layout.orders),
@@ -265,7 +267,9 @@ class Program:
         array = self.usual.array
         steps: list[tuple[int, Callable[[], Step]]] = [(40, self.read), (30, self.write), (4, self.grouped)]
         steps += [(2, self.in_loop), (3, self.reading_threads), (3, self.open), (2, self.pickled)]
-        steps += [(2, self.configure), (2, self.set), (3, self.wait)]
+        steps += [(2, self.configure), (2, self.set)]
+        # only reads of files that have not just changed use the cache of inner chunks
+        steps += [(30 if self.direct.cache or self.usual.cache else 3, self.wait)]
         if array.shape:
             steps += [(3, self.resize), (2, self.append)]
         if self.kind != "zip":
