@@ -15,6 +15,9 @@ writer that was killed have no slot. Each read compares the bytes with the slot:
 has reordered, is a miss. Two processes write equal bytes to equal places, because the state is the same, so they need no lock.
 The file of an older state is removed; a process that has it open keeps the old bytes, which it had read in time.
 
+Objects that this process has written have another state than their file. Only a comparison shows it, so with ``immutable`` the
+process does not use the cache for them any more.
+
 The file `usage` has the number of bytes in all files, at least. A writer adds to it, under a lock, before it writes. If it exceeds the
 bound, the writer counts again and removes the files that were used longest ago.
 """
@@ -23,7 +26,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import hashlib
 import json
 import logging
@@ -33,7 +35,7 @@ import stat
 import struct
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -46,7 +48,7 @@ from . import forks, kinds
 from .object_names import ByIdentity
 from .store import Store
 
-__all__ = ["CachedObject", "DiskCache", "clear", "of_store", "usage"]
+__all__ = ["CachedObject", "DiskCache", "clear", "forget", "of_store", "usage"]
 
 MAGIC = b"shardcd1"
 HEAD = struct.Struct("<8sIxxxxQQQ32s")
@@ -94,7 +96,7 @@ class DiskCache:
 
     def name(self, key: str) -> bytes:
         """Return the name of an object, a hash."""
-        return hashlib.sha256(self._place + key.encode()).digest()
+        return _name(self._place, key)
 
     def path(self, name: bytes) -> str:
         """Return the file of an object."""
@@ -138,12 +140,19 @@ class CachedObject:
         self._first = HEAD_NBYTES + 8 * (n_chunks + 1) + 16 * n_chunks  # of the data
         self._fd = -1
         # True after an error. The file is closed at the end, because another thread may use it.
-        self._is_off = False
+        self._is_off = self._is_written()
         self._slots: Numbers | None = None  # all of them, if they were read with the head
         self.state: Any = None
         self.nbytes: int | None = None
         with self._counts_errors():
-            self._open()
+            if self._is_off:
+                self._unlink()
+            else:
+                self._open()
+
+    def _is_written(self) -> bool:
+        """Return True if this process has written the object, which nothing but this shows."""
+        return self._cache.is_immutable and self._name in _written
 
     def _open(self) -> None:
         try:
@@ -282,6 +291,9 @@ class CachedObject:
             order = np.argsort(positions)
             for part in np.split(order, np.flatnonzero(np.diff(positions[order]) != 1) + 1):
                 _write(self._fd, _slots(crcs[part]), HEAD_NBYTES + 8 * int(positions[part[0]]))
+            if self._is_written():  # meanwhile, so these may be the old bytes
+                self._is_off = True
+                self._unlink()
             stats.disk_cache(misses=len(positions), bytes_written=int(sizes.sum()))
 
     def _begin(self, state: Any, nbytes: int | None, entries: Numbers | None) -> bool:
@@ -291,8 +303,7 @@ class CachedObject:
         if len(text) > HEAD_NBYTES - HEAD.size or not self._cache.reserve(self._first):
             return False
         self.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
+        self._unlink()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o600)
         known_nbytes = UNKNOWN_NBYTES if nbytes is None else nbytes
@@ -313,7 +324,11 @@ class CachedObject:
     def drop(self) -> None:
         """Remove the file, because its bytes cannot be decoded; no thread uses it. `keep` makes a new one."""
         self.close()
-        with self._counts_errors(), suppress(FileNotFoundError):
+        with self._counts_errors():
+            self._unlink()
+
+    def _unlink(self) -> None:
+        with suppress(FileNotFoundError):
             os.unlink(self._path)
 
     def close(self) -> None:
@@ -347,6 +362,21 @@ def of_store(store: Store, options: Options) -> DiskCache | None:
     if place is None or not _is_private(options.cache_dir):
         return None
     return DiskCache(options.cache_dir, options.cache_dir_bytes, place, is_immutable=options.immutable)
+
+
+# Names of the objects that this process has written. A set is changed in one step, so it needs no lock.
+_written: set[bytes] = set()
+
+
+def forget(store: Store, keys: Iterable[str]) -> None:
+    """Note that this process has written objects, whose cached bytes are old. Call it before the write is reported as done."""
+    if (place := _places.of(store.place)) is not None:
+        _written.update(_name(place, key) for key in keys)
+
+
+def _name(place: bytes, key: str) -> bytes:
+    """Return the name of an object, a hash."""
+    return hashlib.sha256(place + key.encode()).digest()
 
 
 def _place_of(base: Any) -> bytes | None:
@@ -401,18 +431,26 @@ def _is_private(folder: str) -> bool:
     return False
 
 
-@functools.cache
+# What was told, once. `functools.cache` calls the function twice for two threads that begin together; this is one step.
+_told: dict[tuple[str, str], object] = {}
+
+
+def _is_new(folder: str, what: str) -> bool:
+    return _told.setdefault((folder, what), token := object()) is token
+
+
 def _warn_once(folder: str, why: str) -> None:
-    warnings.warn(
-        f"cache_dir {folder!r}: {why}; nothing is cached there, because other users could change what is read",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    if _is_new(folder, why):
+        warnings.warn(
+            f"cache_dir {folder!r}: {why}; nothing is cached there, because other users could change what is read",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
-@functools.cache
 def _log_once(folder: str, error: str) -> None:
-    _log.warning("cache_dir %r: reads go on without it: %s", folder, error)
+    if _is_new(folder, error):
+        _log.warning("cache_dir %r: reads go on without it: %s", folder, error)
 
 
 def _slots(crcs: Numbers) -> bytes:

@@ -13,13 +13,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import zarr
-from cached_stores import DATA, LAYOUTS, another_process, create_in, files_of, numbers
+from cached_stores import DATA, LAYOUTS, another_process, bucket_of, create_in, files_of, numbers
 from helpers import gap_of
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.http_objects import Objects, serving
 
 import shardcodec
+from shardcodec.storage import disk_cache
 from shardcodec.storage.disk_cache import CachedObject
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -115,6 +116,46 @@ def test_own_write_is_read_back(server: Objects, folder: Path) -> None:
     array[2:9, 3:12, 30:] = data[2:9, 3:12, 30:] = 7
     counted(array, data=data)
     assert counted(array, data=data)["misses"] == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_own_write_is_read_back_though_objects_are_immutable(
+    layout: str, server: Objects, folder: Path
+) -> None:
+    """Nothing was compared with the object, so the process read for ever what was on the disk before its own write."""
+    array = shardcodec.open_array(create_in(server, layout), "a", immutable=True)
+    writer = shardcodec.open_array(bucket_of(server), "a", mode="r+")
+    counted(array)
+    assert counted(array)["hits"] > 0
+    data = DATA.copy()
+    writer[2:9, 3:12, 30:] = data[2:9, 3:12, 30:] = 7
+    for _ in range(2):
+        counted(array, data=data)
+    writer[...] = data[...] = 9
+    counted(array, data=data)
+    with shardcodec.options(immutable=False):
+        counted(shardcodec.open_array(bucket_of(server), "a"), data=data)
+
+
+def test_bytes_from_before_an_own_write_are_not_kept_after_it(server: Objects, folder: Path) -> None:
+    """The answer to a request of before the write reached the disk after it."""
+    array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    writer = shardcodec.open_array(bucket_of(server), "a", mode="r+")
+    keep = CachedObject.keep
+
+    def written_meanwhile(self: CachedObject, *arguments: Any) -> None:
+        with mock.patch.object(CachedObject, "keep", keep):
+            writer[2:9, 3:12, 30:] = 7
+        keep(self, *arguments)
+
+    with mock.patch.object(CachedObject, "keep", written_meanwhile):
+        assert (array[BOX] == DATA[BOX]).all()
+    data = DATA.copy()
+    data[2:9, 3:12, 30:] = 7
+    counted(array, data=data)
+    another = shardcodec.open_array(bucket_of(server), "a", immutable=True)
+    disk_cache._written.clear()  # as in another process, which reads what was left on the disk
+    counted(another, data=data)
 
 
 def test_part_of_the_inner_chunks_is_on_the_disk(server: Objects, folder: Path) -> None:

@@ -221,8 +221,7 @@ def server() -> Iterator[Objects]:
 
 @pytest.fixture(autouse=True)
 def forget_warnings() -> None:
-    disk_cache._warn_once.cache_clear()
-    disk_cache._log_once.cache_clear()
+    disk_cache._told.clear()
 
 
 def read_twice(store: Any) -> dict[str, int]:
