@@ -66,7 +66,7 @@ class Statistics:
         costs = native.load().latencies()
         done["io_latency"] = {name: costs[device] for device, name in names_of_devices(costs).items()}
         names = ("hits", "misses", "bytes_read", "bytes_written", "errors")
-        done |= {f"disk_{name}": self._disk[name] for name in names}
+        done |= {f"disk_{name}": self._disk[name] + done.get(f"disk_{name}", 0) for name in names}
         done["fallbacks"] = dict(self._fallbacks)
         done["strategy_refused"] = dict(self._refused)
         done["lock_scopes"] = dict(self._lock_scopes)

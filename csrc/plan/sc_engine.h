@@ -40,6 +40,7 @@ struct sc_source {
      * caller has seen it; 0: it is asked. */
     bool is_open;
     int fd;
+    bool is_on_disk; /* path is a file of the cache on a local disk (sc_read_disk.c); what it lacks counts as missing */
 
     /* A shard whose index is known: n_chunks entries in C order, checked. `data` then holds only bytes [first, first
      * + nbytes) of the object. Inner chunks outside this range are skipped, and absent ones are filled only if
@@ -69,6 +70,7 @@ struct sc_stats {
     uint64_t chunks_decoded, chunks_filled, chunks_encoded, bytes_written;
     uint64_t index_hits, index_misses, file_hits; /* of the cache */
     uint64_t chunk_hits, chunk_misses, chunk_evictions; /* of the inner chunks that it may keep */
+    uint64_t disk_hits, disk_bytes_read; /* inner chunks from the cache on a local disk */
 };
 
 /* ---- reading ---- */

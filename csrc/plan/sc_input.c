@@ -73,12 +73,14 @@ sc_input_read(const struct sc_input *input, uint8_t *dst, uint64_t n, uint64_t o
         memcpy(dst, input->whole + offset, (size_t)n);
         return SC_OK;
     }
-    stats->reads++;
-    stats->bytes_read += n;
+    if (SC_LIKELY(!input->base)) {
+        stats->reads++;
+        stats->bytes_read += n;
+    }
     if (SC_UNLIKELY(input->is_changing))
         return sc_undo_read(input->source->path, input->fd, dst, (size_t)n, offset, where);
     if (input->file.id.inode)
-        status = read_timed(input, dst, n, offset, where);
+        status = read_timed(input, dst, n, input->base + offset, where);
     else
         status = sc_file_read_exactly(input->fd, dst, (size_t)n, offset, where);
     if (SC_UNLIKELY(input->undo.path != NULL) && !status)

@@ -64,6 +64,14 @@ fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struc
     return status;
 }
 
+/* Of an object in the cache on a local disk: SC_CHANGED if these are not the bytes of the task. */
+static enum sc_status
+check_bytes(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
+            const uint8_t *bytes)
+{
+    return SC_LIKELY(!object->slots) ? SC_OK : sc_read_disk_check(reader, object, t, bytes);
+}
+
 /* Return the encoded bytes of a task. Its neighbours are read with it. */
 static enum sc_status
 fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
@@ -71,9 +79,10 @@ fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const 
 {
     enum sc_status status = span->bytes ? SC_OK : fetch_group(reader, object, span);
 
-    if (!status)
-        *bytes = span->bytes + (t->offset - span->low);
-    return status;
+    if (status)
+        return status;
+    *bytes = span->bytes + (t->offset - span->low);
+    return check_bytes(reader, object, t, *bytes);
 }
 
 /* True if only the wanted bytes of the chunk were read. Its size has been checked before. */
@@ -167,8 +176,10 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
     }
     if (span->alone && reads_in_place(object, inner, part, strides)) {
         reader->stats.deep_reads += !reader->seat.worker && !object->input.whole;
-        return sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
-                             &reader->where);
+        bytes = object->item->dst + offset;
+        status = sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
+                               &reader->where);
+        return status ? status : check_bytes(reader, object, t, bytes);
     }
     status = fetch_task(reader, object, t, span, &bytes);
     if (status)

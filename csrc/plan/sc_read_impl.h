@@ -7,6 +7,7 @@
  *     sc_read_decode.c       the bytes of inner chunks, and their elements
  *     sc_read_fill.c         what does not exist: the fill value
  *     sc_read_index.c        the index of a shard
+ *     sc_read_disk.c         an object in the cache on a local disk
  *     sc_depth.c             more threads where a call costs a round trip
  *     sc_input.c             open an object, read bytes of it, close it
  *
@@ -52,6 +53,10 @@ struct sc_read_object {
     struct sc_buffer index; /* stored pairs, from word first_word on; unused if the input has the whole index */
     uint64_t first_word;
     const uint8_t *pairs;
+
+    struct sc_buffer slots_memory;
+    const uint8_t *slots; /* of an object in the cache on a local disk; NULL: it is not there */
+    bool lacks; /* an inner chunk that is wanted is not there */
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct sc_read_task *tasks; /* by offset; but see n_kept */
@@ -142,6 +147,23 @@ expect_objects(struct sc_read_run *run, uint64_t latency_ns)
 enum sc_status sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object);
 void sc_read_whole_range(struct sc_reader *reader, struct sc_read_object *object, size_t i);
 enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object *object);
+
+/* ---- sc_read_disk.c ---- */
+
+/* After the object was opened: if its source is in the cache on a local disk, read the head and the slots. input->missing: the file
+ * is of no use. */
+enum sc_status sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object);
+
+/* Take the index from the cache in memory, or from the file. */
+enum sc_status sc_read_disk_load_index(struct sc_reader *reader, struct sc_read_object *object);
+
+/* Note that an inner chunk is wanted. At the end of the plan the whole object counts as missing if one is not there. */
+void sc_read_disk_note(struct sc_read_object *object, uint64_t entry);
+void sc_read_disk_end_plan(struct sc_read_object *object);
+
+/* Compare the bytes of an inner chunk with its slot. SC_CHANGED: they are torn. */
+enum sc_status sc_read_disk_check(struct sc_reader *reader, const struct sc_read_object *object,
+                                  const struct sc_read_task *t, const uint8_t *bytes);
 
 /* ---- sc_read_index.c ---- */
 

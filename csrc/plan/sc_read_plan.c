@@ -10,6 +10,7 @@ sc_read_object_free(struct sc_read_object *object)
 {
     sc_buffer_free(&object->index);
     sc_buffer_free(&object->whole);
+    sc_buffer_free(&object->slots_memory);
     sc_buffer_free(&object->tasks_memory);
     sc_buffer_free(&object->absent_memory);
     sc_buffer_free(&object->sort_memory);
@@ -27,6 +28,8 @@ push_task(struct sc_read_object *object, struct sc_read_task task)
         return status;
     object->tasks = (struct sc_read_task *)(void *)object->tasks_memory.data;
     object->tasks[object->n_tasks++] = task;
+    if (SC_UNLIKELY(object->slots != NULL))
+        sc_read_disk_note(object, task.entry);
     return SC_OK;
 }
 
@@ -132,8 +135,8 @@ narrow_inner(const struct sc_read_object *object, const uint64_t *c, struct sc_r
     struct sc_box part;
     int64_t offset;
 
-    if ((object->input.fd < 0 && !object->item->source.entries) || inner->n_ops || inner->inner)
-        return;
+    if ((object->input.fd < 0 && !object->item->source.entries) || object->slots || inner->n_ops || inner->inner)
+        return; /* a slot has the checksum of all bytes */
     if (object->item->selection) {
         sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, task->entry);
         narrow_selected(&at, task);
@@ -267,6 +270,8 @@ sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
     object->n_parts = object->next_part = object->n_ranges = object->next_range = 0;
     status = sc_input_open(&object->input, chain_of(object), &object->item->source, plan->cache, plan->immutable,
                            &reader->stats, &reader->where);
+    if (!status)
+        status = sc_read_disk_open(reader, object);
     object->item->missing = object->input.missing;
     if (status)
         return status;
@@ -299,21 +304,22 @@ note_state(const struct sc_reader *reader, struct sc_read_object *object)
         object->state = object->input.index ? object->input.index->number : source->entries ? source->state : 0;
 }
 
-enum sc_status
-sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
+static enum sc_status
+plan_object(struct sc_reader *reader, struct sc_read_object *object)
 {
     enum sc_status status;
 
     object->state = 0;
     if (object->input.missing) {
-        plan_fill(reader->run, object);
+        if (!object->item->source.is_on_disk)
+            plan_fill(reader->run, object);
         return SC_OK;
     }
     if (!sc_chain_is_shard(chain_of(object))) {
         struct sc_read_task task = { 0, object->input.nbytes, 0 };
 
         status = sc_chain_check_nbytes(chain_of(object), object->input.nbytes, &reader->where);
-        if (object->input.fd >= 0)
+        if (object->input.fd >= 0 && !object->slots)
             narrow_whole(object, &task);
         if (may_keep(reader, object))
             sc_input_find_state(&object->input, reader->run->plan->cancel);
@@ -328,11 +334,21 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
         note_state(reader, object);
         return for_each_touched(reader, object, plan_known_chunk);
     }
-    status = sc_read_object_load_index(reader, object);
+    status = object->slots ? sc_read_disk_load_index(reader, object) : sc_read_object_load_index(reader, object);
     note_state(reader, object);
     if (!status)
         status = plan_chunks(reader, object);
     sc_read_object_drop_index(reader, object);
+    return status;
+}
+
+enum sc_status
+sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
+{
+    enum sc_status status = plan_object(reader, object);
+
+    if (SC_UNLIKELY(object->slots != NULL))
+        sc_read_disk_end_plan(object);
     return status;
 }
 

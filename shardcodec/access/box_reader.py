@@ -579,9 +579,8 @@ class BoxReader:
         if (disk := cache_of(store, options)) is None:
             on_zarrs_loop(self._fetch(items, out, axes))
             return
-        limits = store.limits()
-        if rest := read_from_disk(disk, store, items, out, axes, options, limits):
-            on_zarrs_loop(fetch_rest(disk, store, rest, out, axes, options, limits))
+        if rest := read_from_disk(disk, store, items, out, axes, options):
+            on_zarrs_loop(fetch_rest(disk, store, rest, out, axes, options, store.limits()))
 
     async def _fetch(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
         from .read_remote import read_far

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Reads from the cache on a local disk (`storage.disk_cache`), in the thread of the caller.
 
-`read_from_disk` decodes the objects of which all requested inner chunks are there, with few native calls, as those of local
-files. The caller hands all others to `read_remote.fetch`, and those whose state it must still compare.
+`read_from_disk` decodes the objects of which all requested inner chunks are there: with one native call, as local files, if they
+are ``immutable``, otherwise with a few. The caller hands all others to `read_remote.fetch`, and those whose state it must still
+compare.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..storage.budget import Limits
 from ..storage.indexes import RemoteIndex
 from ..storage.store import Answer, Store
 from .placement import ABSENT
-from .read import ObjectSelection, is_staged, read, with_key
+from .read import ObjectSelection, is_staged, read, read_once, with_key
 from .regions import outline, touched
 from .remote_index import IndexLoader, chunk_ticket
 
@@ -191,7 +192,6 @@ def read_from_disk(
     out: Numbers,
     axes: Sequence[int],
     options: Options,
-    limits: Limits,
 ) -> list[tuple[int, ObjectSelection]]:
     """Decode objects that are on the disk; return the positions and items for `fetch`, which reads or compares the others.
 
@@ -199,11 +199,14 @@ def read_from_disk(
     """
     if is_staged(items):
         return list(enumerate(items))
-    names = store.index_names([item.key for item in items])
+    if not (left := _left_of_lasting(disk, items, out, axes, options)):
+        return []
+    limits = store.limits()
+    names = store.index_names([item.key for _, item in left])
     rest: list[tuple[int, ObjectSelection]] = []
     group: list[tuple[int, ObjectSelection, Answer]] = []
     total = 0
-    for position, (item, name) in enumerate(zip(items, names, strict=True)):
+    for (position, item), name in zip(left, names, strict=True):
         since = chunk_ticket(store, item.chain, options)
         loader = IndexLoader(store, item.key, item.chain, options, name, since=since)
         on_disk = ObjectOnDisk(disk, item, loader, limits)
@@ -224,6 +227,24 @@ def read_from_disk(
         group.append((position, item._replace(source=source), state))
         total += nbytes
     return rest + _decoded(group, disk, out, axes, options)
+
+
+def _left_of_lasting(
+    disk: DiskCache, items: Sequence[ObjectSelection], out: Numbers, axes: Sequence[int], options: Options
+) -> list[tuple[int, ObjectSelection]]:
+    """Decode the immutable objects of which all is on the disk; return the positions and items of the others."""
+    files = disk.lasting([item.key for item in items])
+    there = [i for i, file in enumerate(files) if file is not None]
+    if not there:
+        return list(enumerate(items))
+    on_disk = [items[i]._replace(source=(files[i],)) for i in there]
+    try:
+        missing = {there[i] for i in read_once(on_disk, out, axes, options)}
+    except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # of a signal handler
+        missing = set(there)
+    return [(i, item) for i, item in enumerate(items) if files[i] is None or i in missing]
 
 
 def _decoded(

@@ -37,6 +37,7 @@ __all__ = [
     "path_of",
     "read",
     "read_nbytes",
+    "read_once",
     "slice_reader",
     "with_key",
 ]
@@ -159,6 +160,31 @@ def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatErro
     return error.with_context(shard=key)
 
 
+def _native_settings(options: Options) -> dict[str, Any]:
+    return {
+        "n_threads": options.threads,
+        "max_gap_nbytes": MAX_GAP_NBYTES,
+        "allow_in_index": options.allow_in_index,
+        "cancel": native.current(),
+        **options.io_rules,
+    }
+
+
+def _native_cache(options: Options) -> dict[str, Any]:
+    kept = indexes.of_options(options)
+    return {"cache": None if kept is None else kept.native, "immutable": options.immutable}
+
+
+def read_once(
+    items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
+) -> list[int]:
+    """Read as `read` objects whose codecs are native, without a second attempt; errors name the positions of items."""
+    plan = [(item.chain, item.source, item.box) for item in items]
+    how = _native_settings(options) | _native_cache(options)
+    missing, _ = native.load().read(plan, as_void(out), axes, **how)
+    return missing  # type: ignore[no-any-return]
+
+
 def read(
     items: Sequence[ObjectSelection],
     out: np.ndarray[Any, Any],
@@ -173,30 +199,19 @@ def read(
     patience: in a thread that runs an event loop ``Patience(0)``. The first damaged item is reported; then the content of `out`
     is unspecified.
     """
-    plan = [(item.chain, item.source, item.box) for item in items]
-    how: dict[str, Any] = {
-        "n_threads": options.threads,
-        "max_gap_nbytes": MAX_GAP_NBYTES,
-        "allow_in_index": options.allow_in_index,
-        "cancel": native.current(),
-        **options.io_rules,
-    }
-    native_how = how
-    if not (in_stages := is_staged(items)):
-        kept = indexes.of_options(options)
-        native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
+    in_stages = is_staged(items)
 
     def work() -> list[int]:
         try:
-            if in_stages:
-                from .staged import read as staged_read  # here, because most arrays have only native codecs
+            if not in_stages:
+                return read_once(items, out, axes, options)
+            from .staged import read as staged_read  # here, because most arrays have only native codecs
 
-                missing, _ = staged_read.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)
-            else:
-                missing, _ = native.load().read(plan, as_void(out), axes, **native_how)
+            plan = [(item.chain, item.source, item.box) for item in items]
+            how = _native_settings(options) | {"staging_nbytes": options.staging_nbytes}
+            return staged_read.read(plan, out, axes, **how)[0]
         except ShardError as error:
             raise explain(error, items) from error.__cause__
-        return missing  # type: ignore[no-any-return]
 
     return retry(
         work,

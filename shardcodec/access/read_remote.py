@@ -222,7 +222,7 @@ async def read_far(
         rest = list(enumerate(items))
     else:
         is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
-        work = disk, store, items, out, axes, options, limits
+        work = disk, store, items, out, axes, options
         rest = read_from_disk(*work) if is_small else await in_thread(read_from_disk, *work)
     return await fetch_rest(disk, store, rest, out, axes, options, limits)
 

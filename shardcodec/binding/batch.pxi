@@ -32,7 +32,7 @@ cdef class Batch:
     cdef int read_source(self, object source, sc_source *out) except -1:
         """Read the source of an item.
 
-        str: the path of a file; int: a file descriptor; None: no object; Fetched: a range of a shard; otherwise a
+        str: the path of a file; a tuple of one: that of a file of the cache on a local disk; int: a file descriptor; None: no object; Fetched: a range of a shard; otherwise a
         buffer with the bytes of the object.
         """
         cdef View view
@@ -48,8 +48,9 @@ cdef class Batch:
         elif isinstance(source, int):
             self.paths.append(source)
             out.is_open, out.fd = True, source
-        elif isinstance(source, str):
-            path = path_bytes(source)
+        elif isinstance(source, (str, tuple)):
+            out.is_on_disk = isinstance(source, tuple)
+            path = path_bytes(source[0] if out.is_on_disk else source)
             self.paths.append(path)
             out.path = path_chars(path)
         else:
@@ -271,7 +272,8 @@ cdef dict stats_dict(const sc_stats *stats):
             "chunks_filled": stats.chunks_filled, "chunks_encoded": stats.chunks_encoded,
             "bytes_written": stats.bytes_written, "index_hits": stats.index_hits,
             "index_misses": stats.index_misses, "file_hits": stats.file_hits, "chunk_hits": stats.chunk_hits,
-            "chunk_misses": stats.chunk_misses, "chunk_evictions": stats.chunk_evictions}
+            "chunk_misses": stats.chunk_misses, "chunk_evictions": stats.chunk_evictions, "disk_hits": stats.disk_hits,
+            "disk_bytes_read": stats.disk_bytes_read}
 
 
 def totals():

@@ -64,6 +64,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         const uint8_t *data
         uint64_t nbytes
         bint is_open
+        bint is_on_disk
         int fd
         const sc_entry *entries
         uint64_t first
@@ -94,6 +95,8 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t chunk_hits
         uint64_t chunk_misses
         uint64_t chunk_evictions
+        uint64_t disk_hits
+        uint64_t disk_bytes_read
 
     struct sc_read_item:
         const sc_chain *chain

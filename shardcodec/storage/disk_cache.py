@@ -35,7 +35,7 @@ import stat
 import struct
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -93,6 +93,11 @@ class DiskCache:
     def object(self, key: str, n_chunks: int) -> CachedObject:
         """Return what is cached of an object with this number of inner chunks; the caller closes it."""
         return CachedObject(self, self.name(key), n_chunks)
+
+    def lasting(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the files of objects that are read without a comparison; None if their bytes may be old."""
+        names = [self.name(key) for key in keys]
+        return [None if name in _written or not self.is_immutable else self.path(name) for name in names]
 
     def name(self, key: str) -> bytes:
         """Return the name of an object, a hash."""
@@ -343,6 +348,8 @@ class CachedObject:
         try:
             yield
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # of a signal handler
             self._is_off = True
             stats.disk_cache(errors=1)
             _log_once(self._cache.folder, getattr(error, "strerror", None) or str(error))

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +138,56 @@ def test_own_write_is_read_back_though_objects_are_immutable(
     counted(array, data=data)
     with shardcodec.options(immutable=False):
         counted(shardcodec.open_array(bucket_of(server), "a"), data=data)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_byte_of_a_file_may_be_wrong(layout: str, server: Objects, folder: Path) -> None:
+    """The engine reads the files itself if nothing is compared; it believes no byte that has no checksum."""
+    store = create_in(server, layout)
+    with shardcodec.options(immutable=True):
+        array = shardcodec.open_array(store, "a")
+    pick = random.Random(5)
+    for _ in range(60):
+        array[BOX]
+        file = pick.choice(files_of(folder))
+        whole = bytearray(file.read_bytes())
+        match pick.choice(("bit", "cut", "zeros", "other")):
+            case "bit":
+                place = pick.choice((pick.randrange(700), pick.randrange(len(whole))))
+                whole[place % len(whole)] ^= 1 << pick.randrange(8)
+            case "cut":
+                del whole[pick.randrange(len(whole)) :]
+            case "zeros":
+                place = pick.randrange(len(whole))
+                whole[place : place + 64] = bytes(len(whole[place : place + 64]))
+            case "other":
+                whole[:] = pick.choice(files_of(folder)).read_bytes()
+        file.write_bytes(whole)
+        counted(array)
+
+
+def test_objects_of_another_shape_are_not_taken_for_it(server: Objects, folder: Path) -> None:
+    """The file of an object has the slots of the array that wrote it."""
+    counted(shardcodec.open_array(create_in(server, "plain"), "a", immutable=True))
+    array = shardcodec.open_array(create_in(server, "zstd"), "a", immutable=True)
+    for _ in range(2):
+        counted(array)
+
+
+def test_used_files_are_evicted_last(server: Objects, folder: Path) -> None:
+    array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    counted(array)
+    file = files_of(folder)[0]
+    os.utime(file, (1, 1))
+    counted(array)
+    assert time.time() - file.stat().st_mtime < 60
+    with shardcodec.options(cache="1MiB"):
+        in_memory = shardcodec.open_array(bucket_of(server), "a", immutable=True)
+    for _ in range(3):
+        counted(in_memory)
+    os.utime(file, (1, 1))
+    counted(in_memory)  # its index in memory stays the same, and what was decoded with it
+    assert shardcodec.stats()["chunk_misses"] == 0
 
 
 def test_bytes_from_before_an_own_write_are_not_kept_after_it(server: Objects, folder: Path) -> None:

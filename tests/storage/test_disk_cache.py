@@ -77,6 +77,16 @@ def test_all_is_found_again(tmp_path: Path) -> None:
     cached.close()
 
 
+def test_error_of_a_signal_handler_is_not_one_of_the_folder(tmp_path: Path) -> None:
+    """A timeout that a handler raised was counted as an error of the folder, and the read went on."""
+    cached = kept(tmp_path)
+    with mock.patch("os.pread", side_effect=TimeoutError("of an alarm")), pytest.raises(TimeoutError):
+        cached.entries()
+    with mock.patch("os.pread", side_effect=OSError(5, "Input/output error")):
+        assert cached.entries() is None
+    cached.close()
+
+
 def test_another_object_store_state_or_layout_finds_nothing(tmp_path: Path) -> None:
     kept(tmp_path).close()
     others = [
