@@ -27,8 +27,8 @@ n_ranges(const struct sc_reader *reader, const struct sc_read_object *object)
     struct sc_cache *cache = reader->run->plan->cache;
     uint64_t nbytes = object->input.nbytes, worth = sc_depth_worth(object->latency_ns), n;
 
-    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || object->input.missing || !nbytes ||
-        object->slots || !sc_chain_is_shard(chain_of(object)))
+    if (SC_LIKELY(object->latency_ns < SC_LATENCY_DEEP_NS) || object->input.missing || !nbytes || object->slots ||
+        !sc_chain_is_shard(chain_of(object)))
         return 0;
     n = max_u64(1, nbytes / max_u64(worth, reader->run->plan->group_nbytes));
     if (nbytes > worth && (n > MAX_RANGES || !wants_all(reader, object)))
