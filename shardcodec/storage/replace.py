@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 
 from ..options import Options
-from . import file_locks, process_locks
+from . import disk_cache, file_locks, process_locks
 from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
@@ -44,6 +44,7 @@ async def replace(
             await runner.under_locks(names, exchange.exchange)
     finally:
         store.forget(keys)
+        disk_cache.forget(store, keys)
     return exchange.states
 
 

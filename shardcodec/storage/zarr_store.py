@@ -322,11 +322,8 @@ class ZarrStore(Store):
         return True, UNKNOWN
 
     def forget(self, keys: Collection[str]) -> None:
-        """Drop what is cached of objects that have been written."""
-        from . import disk_cache  # here, because most processes write files
-
+        """Drop cached indexes of objects that have been written."""
         indexes.forget(self.index_names(list(keys)))
-        disk_cache.forget(self, keys)
 
 
 def _nested_name(name: str, holder: tuple[Store, str] | None) -> str:
