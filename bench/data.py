@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ Box = tuple[slice, ...]
 
 # The metadata document of an array, by version of the format.
 DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
+# An index is not cached while its file is younger than two seconds (`IndexCache`), so a row that reads it at once has no cache.
+AGE_SECONDS = 2.1
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
@@ -143,6 +146,13 @@ def stored_nbytes(path: Path) -> int:
     """Return the size of all shards or chunks of an array."""
     names = DOCUMENTS.values()
     return sum(p.stat().st_size for p in path.rglob("*") if p.is_file() and p.name not in names)
+
+
+def wait_until_old(path: Path, seconds: float = AGE_SECONDS) -> None:
+    """Wait until the youngest file of an array is so many seconds old. Copies are new files, whatever their times of change say."""
+    states = (p.stat() for p in path.rglob("*") if p.is_file())
+    changed = max((max(state.st_mtime, state.st_ctime) for state in states), default=0.0)
+    time.sleep(max(0.0, changed + seconds - time.time()))
 
 
 def field_path(case: Case, folder: Path) -> Path:

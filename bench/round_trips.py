@@ -230,6 +230,7 @@ def run_one(arguments: argparse.Namespace, folder: Path) -> None:
                 peers.ZarrBatched().write(
                     peers.ZarrBatched().open(case.create(source), case), case.whole, values
                 )
+            data.wait_until_old(source)
         for name in [*read_rows(case), MANY, WRITE]:
             if not program.is_chosen(name, arguments.rows):
                 continue

@@ -177,7 +177,7 @@ def peers_for(row: Row, arguments: argparse.Namespace, contestants: list[Peer]) 
 def check(arguments: argparse.Namespace, folder: Path) -> int:
     """Compare the results of all peers with the data; return how many are wrong, or fail where none may."""
     contestants, _ = peers.available(arguments.peers)
-    context = Context(folder, choose_writer(contestants), choose_checker(contestants))
+    context = Context(folder, choose_writer(contestants), choose_checker(contestants), age=0)
     n_failures = 0
     for row in selected_rows(arguments):
         _, results = checked(row, context_of(row, context), contestants)

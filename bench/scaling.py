@@ -73,6 +73,7 @@ def folder_of(where: Path, case: Case) -> Path:
     path = where / case.slug()
     if not path.exists():
         shardcodec.open_array(case.create(path), mode="r+")[...] = data.load_field(case, where)
+        data.wait_until_old(path)
     return path
 
 

@@ -26,6 +26,7 @@ class Context:
     folder: Path
     writer: Peer  # makes the files that all peers read
     checker: Peer  # reads back what the others wrote
+    age: float = data.AGE_SECONDS  # of an array before the first row reads it; 0 where nothing is timed
     sources: dict[str, Path] = field(default_factory=dict)
     latest: dict[str, Array] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Context:
             path = case.create(emptied(self.folder / f"source-{slug}"))
             with self.writer.turn():
                 self.writer.write(self.writer.open(path, case), case.whole, self.values(case))
+            data.wait_until_old(path, self.age)
             self.sources[slug] = path
         return self.sources[slug]
 

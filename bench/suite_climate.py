@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import peers
 import suite
-from data import Array, Case
+from data import Array, Case, wait_until_old
 from peers import Peer
 from suite import Context, Row
 
@@ -140,6 +140,7 @@ class Compute(Row):
             with context.writer.turn():
                 assert isinstance(self.case, ClimateCase)
                 context.sources[slug] = self.case.store(context.values(self.case), context.folder / slug)
+            wait_until_old(context.sources[slug], context.age)
         return context.sources[slug]
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:

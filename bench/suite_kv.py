@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ GROUP = "kv"
 CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 CACHE_NBYTES = 1 << 28
 VALUE_NBYTES = 1024
-# A younger file is inspected again at each read (IndexCache).
-AGE_SECONDS = 2.1
 
 
 def key(*indices: int) -> bytes:
@@ -151,7 +148,7 @@ class KeyValue(Row):
             folder.mkdir()
             (folder / "shard").write_bytes(shard_of(self.edge**2, self.value_nbytes))
             context.sources[slug] = folder
-            time.sleep(AGE_SECONDS)
+            data.wait_until_old(folder, context.age)
         path = context.sources[slug] / "shard"
         if peer.name == "floor":
             return Bare(self.edge)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+import shardcodec
 
 Import = Callable[[str], ModuleType]
 
@@ -206,7 +209,7 @@ def test_run_keeps_the_tail_and_memory(bench: Import, tmp_path: Path) -> None:
     case = data.Case((64, 64), (32, 32), (8, 8), "uint16", "raw")
     boxes = tuple((slice(0, n + 1), slice(0, 64)) for n in range(10))
     row = suite.Read("group", "ten reads", case, boxes)
-    measured = run.measure(row, suite.Context(tmp_path, peer, peer), [peer], 3, 60)
+    measured = run.measure(row, suite.Context(tmp_path, peer, peer, age=0), [peer], 3, 60)
     (found,) = measured["peers"].values()
     assert measured["operations"] == 10 and len(found["seconds"]) == 3
     assert found["p99"] >= max(found["seconds"]) > 0
@@ -222,3 +225,23 @@ def test_run_keeps_the_tail_and_memory(bench: Import, tmp_path: Path) -> None:
         | {"load_after": 0.0, "rows": [measured], "memory": []}
     )
     assert "99th percentile" in text
+
+
+def test_array_is_old_enough_for_caches_before_a_row_reads_it(bench: Import, tmp_path: Path) -> None:
+    """The first row of each array was measured without any cache."""
+    suite, data, peers = bench("suite"), bench("data"), bench("peers")
+    (peer,), _ = peers.available(["zarr batched"])
+    case = data.Case((64, 64), (32, 32), (8, 8), "uint16", "zstd 1")
+    context = suite.Context(tmp_path, peer, peer)
+    source = context.source(case)
+    changed = [path.stat().st_ctime for path in source.rglob("*") if path.is_file()]
+    assert len(changed) == 5 and time.time() - max(changed) > 2
+    cached = peers.OpenArrayChunks()
+    array = cached.open_keeping(source, case, case.nbytes)
+    before = shardcodec.stats()["chunk_hits"]
+    for _ in range(3):
+        cached.read(array, (slice(0, 4), slice(0, 4)))
+    assert shardcodec.stats()["chunk_hits"] > before
+    begin = time.monotonic()
+    assert context.source(case) == source
+    assert time.monotonic() - begin < 2
