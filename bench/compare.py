@@ -113,7 +113,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    parser.add_argument("--peers", type=program.names, default=None)
+    parser.add_argument("--peers", default=None, help="names with commas between them")
     parser.add_argument("--slower", type=float, default=None, help="end with status 1 beyond this ratio")
     return parser.parse_args(arguments)
 
@@ -127,7 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
             f"the two results have arrays of other sizes: --shrink {shrinks[0]}, then {shrinks[1]}\n"
         )
         return 2
-    compared = list(pairs(before, after, options.peers))
+    known = {name for row in after.get("rows", ()) for name in row["peers"]}
+    wanted = None if options.peers is None else program.names_of(options.peers, known)
+    compared = list(pairs(before, after, wanted))
     if not compared:
         sys.stderr.write("the two results have no row of a peer in common\n")
         return 2

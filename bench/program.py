@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -26,16 +26,27 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
+def names_of(text: str, known: Collection[str]) -> list[str]:
+    """Return names with commas between them. A known name may have commas itself; the longest one counts: "open_array, cache"."""
+    parts, found = names(text), []
+    while parts:
+        n = next((n for n in range(len(parts), 1, -1) if ", ".join(parts[:n]) in known), 1)
+        found.append(", ".join(parts[:n]))
+        del parts[:n]
+    return found
+
+
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a type of argparse: names with commas between them. A misspelt one would leave out what it means without a word."""
     all_names = list(dict.fromkeys(known))
 
     def parse(text: str) -> list[str]:
-        if unknown := [name for name in names(text) if name not in all_names]:
+        found = names_of(text, all_names)
+        if unknown := [name for name in found if name not in all_names]:
             raise argparse.ArgumentTypeError(
                 f"expected some of {', '.join(all_names)}; got {', '.join(unknown)}"
             )
-        return names(text)
+        return found
 
     return parse
 

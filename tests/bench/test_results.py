@@ -202,6 +202,25 @@ def test_wrong_argument_is_told_before_anything_is_measured(
     assert re.search(told, capsys.readouterr().err)
 
 
+def test_peers_whose_names_have_commas_can_be_chosen(
+    bench: Import, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, peers = bench("run"), bench("peers")
+    names = [peer.name for peer in peers.ALL]
+    for chosen, text in (
+        (["open_array, cache", "tensorstore, cache"], "open_array, cache,tensorstore, cache"),
+        (["open_array", "open_array, cached index", "floor"], "open_array,open_array,cached index, floor"),
+        (names, ",".join(names)),
+    ):
+        monkeypatch.setattr("sys.argv", ["run.py", "--peers", text])
+        assert run.parse().peers == chosen
+    times = {"open_array, cache": [1.0], "copies": [1.0]}
+    (tmp_path / "a.json").write_text(json.dumps(result(times)))
+    assert bench("compare").main([str(tmp_path / "a.json")] * 2 + ["--peers", "open_array, cache"]) == 0
+    told = capsys.readouterr().out
+    assert "| open_array, cache |" in told and "copies" not in told
+
+
 def test_run_keeps_the_tail_and_memory(bench: Import, tmp_path: Path) -> None:
     """A row of several operations has a percentile of single operations, not of turns."""
     run, suite, data, peers = bench("run"), bench("suite"), bench("data"), bench("peers")
