@@ -3,7 +3,8 @@
     python bench/csr_epoch.py [--chunk 8192] [--rounds 5]       needs annbatch (pip install annbatch)
 
 20,480 rows with 8 million values, `data` of float32 and `indices` of int32, one shard each. annbatch reads 32 runs of 32 rows at a time
-and mixes them; `read_boxes` reads batches of 256 random rows. The times are medians of later epochs, so a cache of everything is warm.
+and mixes them. `read_boxes` does the same work ("runs as annbatch"), and other work, which touches most chunks in each batch: 256 random
+rows in a call. The times are medians of later epochs, so a cache of everything is warm.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import anndata
 import numpy as np
 import program
 import zarr
-from data import wait_until_old
+from data import Array, wait_until_old
 
 import shardcodec
 
 N_ROWS, N_COLUMNS, LENGTH, BATCH = 20_480, 20_000, 390, 256
+RUN, N_RUNS = 32, 32  # rows of a run, and runs of a call
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
 
 
@@ -54,7 +56,7 @@ def pipeline(path: str, cache: int) -> Iterator[None]:
 
 def by_annbatch(path: Path, name: str, cache: int) -> Callable[[], float]:
     """Return a function that reads an epoch and returns the sum of its values."""
-    loader = annbatch.Loader(batch_size=BATCH, chunk_size=32, preload_nchunks=32, shuffle=True, to=None)
+    loader = annbatch.Loader(batch_size=BATCH, chunk_size=RUN, preload_nchunks=N_RUNS, shuffle=True, to=None)
     loader.add_dataset(anndata.io.sparse_dataset(zarr.open_group(path, mode="r")))
 
     def epoch() -> float:
@@ -64,17 +66,36 @@ def by_annbatch(path: Path, name: str, cache: int) -> Callable[[], float]:
     return epoch
 
 
-def by_read_boxes(path: Path, cache: int) -> Callable[[], float]:
+def random_rows(rng: np.random.Generator) -> Array:
+    """Return the rows of each call: those of one batch."""
+    return rng.permutation(N_ROWS).reshape(-1, BATCH)
+
+
+def runs_as_annbatch(rng: np.random.Generator) -> Array:
+    """Return the rows of each call: random runs of rows that lie side by side, and the rows of a call in mixed order."""
+    firsts = RUN * rng.permutation(N_ROWS // RUN).reshape(-1, N_RUNS, 1)
+    return rng.permuted((firsts + np.arange(RUN)).reshape(len(firsts), -1), axis=1)
+
+
+def by_read_boxes(
+    path: Path, order: Callable[[np.random.Generator], Array], cache: int
+) -> Callable[[], float]:
+    """Return a function that reads an epoch, the rows of a call at once, and returns the sum of the values of its batches."""
     kept = shardcodec.IndexCache(64 << 20, max_chunk_bytes=cache)
     arrays = [shardcodec.open_array(path, name, index_cache=kept) for name in ("indices", "data")]
     indptr = shardcodec.open_array(path, "indptr")[...]
+    rng = np.random.default_rng(1)
 
     def epoch() -> float:
         total = 0.0
-        for rows in np.random.default_rng(1).permutation(N_ROWS).reshape(-1, BATCH):
-            starts, lengths = indptr[rows, None], np.diff(indptr)[rows, None]
-            _, data = (array.read_boxes(starts, lengths) for array in arrays)
-            total += float(data.sum(dtype="float64"))
+        for rows in order(rng):
+            starts, lengths = indptr[rows, None], indptr[rows + 1, None] - indptr[rows, None]
+            indices, data = (array.read_boxes(starts, lengths) for array in arrays)
+            offsets = np.concatenate([[0], np.cumsum(lengths)])
+            for i in range(0, len(rows), BATCH):
+                part = slice(offsets[i], offsets[i + BATCH])
+                batch = offsets[i : i + BATCH + 1] - offsets[i], indices[part], data[part]
+                total += float(batch[-1].sum(dtype="float64"))
         return total
 
     return epoch
@@ -88,8 +109,12 @@ def measure(path: Path, rounds: int) -> dict[str, list[float]]:
         "annbatch, zarr fused": by_annbatch(path, FUSED, 0),
         "annbatch, enable()": by_annbatch(path, ours, 0),
         "annbatch, enable(), cache of everything": by_annbatch(path, ours, everything),
-        "read_boxes": by_read_boxes(path, 0),
-        "read_boxes, cache of everything": by_read_boxes(path, everything),
+        "read_boxes, runs as annbatch": by_read_boxes(path, runs_as_annbatch, 0),
+        "read_boxes, runs as annbatch, cache of everything": by_read_boxes(
+            path, runs_as_annbatch, everything
+        ),
+        "read_boxes, random rows": by_read_boxes(path, random_rows, 0),
+        "read_boxes, random rows, cache of everything": by_read_boxes(path, random_rows, everything),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     expected = float(shardcodec.open_array(path, "data")[...].sum(dtype="float64"))
