@@ -6,8 +6,11 @@
 
 A group has three arrays: `indptr` says where each row begins, `data` and `indices` have the values and the columns of all rows,
 one row behind the other. `indptr` is small and is kept in memory. A row is a box of one axis, with a shape of its own, so one
-call of `read_boxes` for each of the two arrays reads a whole batch. Each inner chunk is decoded once, however many rows are in
-it. The flat results and the offsets of the rows are again a matrix (CSR), which needs no further work:
+call of `read_boxes` for each of the two arrays reads a whole batch. Each inner chunk is decoded once in a call, however many
+rows are in it. Random rows are in nearly all inner chunks. So without a cache of everything (option `cache`), `Rows.mixed_runs`
+is faster: it reads random runs of rows at once, mixes their rows, and cuts them into batches.
+
+The flat results and the offsets of the rows are again a matrix (CSR), which needs no further work:
 
     scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_columns))
     torch.sparse_csr_tensor(*map(torch.from_numpy, (indptr, indices, data)), size=(len(indptr) - 1, n_columns))
@@ -27,7 +30,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +66,28 @@ class Rows:
     def __getitem__(self, row: int) -> tuple[Array, Array, Array]:
         return self.__getitems__([row])
 
-    def __getitems__(self, rows: Sequence[int]) -> tuple[Array, Array, Array]:
+    def __getitems__(self, rows: Sequence[int] | Array) -> tuple[Array, Array, Array]:
         """Read the rows of a batch at once."""
         begin = self.indptr[rows]
         length = self.indptr[np.add(rows, 1)] - begin
         boxes = begin[:, None], length[:, None]
         indptr = np.concatenate([[0], np.cumsum(length)])
         return indptr, self.indices.read_boxes(*boxes), self.data.read_boxes(*boxes)
+
+    def mixed_runs(
+        self, batch: int, *, run: int = 32, n_runs: int = 32, seed: int = 0
+    ) -> Iterator[tuple[Array, tuple[Array, Array, Array]]]:
+        """Yield the batches of an epoch, each after the numbers of its rows: `n_runs` runs of `run` rows are read at once, and mixed."""
+        rng = np.random.default_rng(seed)
+        firsts = rng.permutation(np.arange(0, len(self), run))
+        for some in np.split(firsts, range(n_runs, len(firsts), n_runs)):
+            rows = (some[:, None] + np.arange(run)).ravel()
+            rows = rng.permutation(rows[rows < len(self)])
+            indptr, indices, data = self.__getitems__(rows)
+            for i in range(0, len(rows), batch):
+                ends = indptr[i : i + batch + 1]
+                part = slice(ends[0], ends[-1])
+                yield rows[i : i + batch], (ends - ends[0], indices[part], data[part])
 
 
 def by_slices(rows: Rows, numbers: Sequence[int]) -> tuple[Array, Array, Array]:
@@ -84,7 +102,7 @@ def by_slices(rows: Rows, numbers: Sequence[int]) -> tuple[Array, Array, Array]:
 
 
 def from_memory(
-    rows: Rows, indices: Array, data: Array, numbers: Sequence[int]
+    rows: Rows, indices: Array, data: Array, numbers: Sequence[int] | Array
 ) -> tuple[Array, Array, Array]:
     """Select a batch from the whole arrays in memory."""
     wanted = [np.arange(rows.indptr[row], rows.indptr[row + 1]) for row in numbers]
@@ -112,7 +130,7 @@ def example_matrix(path: Path, n_rows: int = 20_000, n_columns: int = 2000) -> P
 
 
 def main() -> None:
-    """Time one epoch in batches, and some batches row by row; compare all."""
+    """Time one epoch in runs and one in random rows, and some batches row by row; compare all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("group", nargs="?", help="a group of Zarr; default: a small matrix that is made up")
     parser.add_argument("--batch", type=int, default=1024)
@@ -120,21 +138,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows(arguments.group or example_matrix(Path(folder) / "matrix.zarr"))
         order = list(shardcodec.ShardOrder(rows.data, rows.starts, window=4, batch=arguments.batch))
-        seconds = {}
-        batches = {}
-        for name, read, parts in (
-            ("one call for a batch", rows.__getitems__, order),
-            ("a slice for each row", lambda part: by_slices(rows, part), order[:2]),
-        ):
-            begin = time.perf_counter()
-            batches[name] = [read(part) for part in parts]
-            seconds[name] = (time.perf_counter() - begin) / sum(map(len, parts))
         indices, data = rows.indices[...], rows.data[...]
-        n_wrong = sum(
-            not equal(batch, from_memory(rows, indices, data, part))
-            for read in batches.values()
-            for part, batch in zip(order, read, strict=False)
-        )
+        ways = {
+            "one call for runs of rows, mixed": rows.mixed_runs(arguments.batch),
+            "one call for a batch of random rows": ((part, rows.__getitems__(part)) for part in order),
+            "a slice for each row": ((part, by_slices(rows, part)) for part in order[:2]),
+        }
+        seconds = {}
+        n_wrong = 0
+        for name, batches in ways.items():
+            begin = time.perf_counter()
+            found = list(batches)
+            seconds[name] = (time.perf_counter() - begin) / sum(len(part) for part, _ in found)
+            n_wrong += sum(not equal(batch, from_memory(rows, indices, data, part)) for part, batch in found)
         print("| read with | microseconds for a row |\n|---|---|")
         for name, value in seconds.items():
             print(f"| {name} | {1e6 * value:.1f} |")

@@ -79,6 +79,11 @@ def test_batches_of_sparse_rows_equal_numpy(tmp_path: Path) -> None:
     order = shardcodec.ShardOrder(rows.data, rows.starts, batch=64)
     batches = [(part, rows.__getitems__(part)) for part in order]
     assert len(rows) == 300 and len(batches) == 5
+    runs = list(rows.mixed_runs(20, run=32, n_runs=3, seed=5))
+    assert sorted(np.concatenate([part for part, _ in runs])) == list(range(300))
+    assert max(len(part) for part, _ in runs) == 20
+    assert all(len(set(part // 32)) <= 3 for part, _ in runs)
+    batches += runs
     for part, batch in batches:
         for expected in (example["from_memory"](rows, indices, data, part), example["by_slices"](rows, part)):
             assert example["equal"](batch, expected)
