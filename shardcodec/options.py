@@ -95,9 +95,10 @@ class Options:
     cache : int or str
         Bytes of decoded inner chunks that this process keeps between calls, such as ``"2GiB"``; 0 keeps none. Arrays with the same
         numbers of ``index_cache``, ``open_files`` and ``cache`` share one cache. It is as current as the indexes, so it needs the
-        option ``index_cache``. A read of a part of a shard uses and fills it; chunks that would be copied from a local file as they
-        are, and those that are shards themselves, are not cached. Those of remote objects are cached by their entity tag in S3, Google Cloud
-        Storage and Azure; in other stores only with ``immutable``.
+        option ``index_cache``, and nothing of a local file is cached while the file is younger than two seconds, except with
+        ``immutable``. A read of a part of a shard uses and fills it; chunks that would be copied from a local file as they are, and
+        those that are shards themselves, are not cached. Those of remote objects are cached by their entity tag in S3, Google
+        Cloud Storage and Azure; in other stores only with ``immutable``.
     cache_dir : path-like
         Folder of a local disk in which encoded inner chunks and indexes of remote objects are kept between calls, for all
         processes of this user; by default none are kept. It is made if it is missing. It must belong to the user, and no
