@@ -265,6 +265,10 @@ bench: .venv/bench-$(VERSION)/stamp ## measure all peers in one run
 bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: requests, bytes, seconds (needs nginx)
 	$(call venv,bench) bench/remote.py $(BENCH_ARGS)
 
+.PHONY: bench-second-epoch
+bench-second-epoch: .venv/bench-$(VERSION)/stamp ## reading from S3 (moto) through the cache on a local disk, beside local files
+	$(call venv,bench) bench/second_epoch.py $(BENCH_ARGS)
+
 .PHONY: bench-object-writes
 bench-object-writes: .venv/bench-$(VERSION)/stamp ## writing to S3 (moto) with latency: requests, bytes, seconds
 	$(call venv,bench) bench/object_writes.py $(BENCH_ARGS)

@@ -464,8 +464,9 @@ class BoxReader:
 
     cache: decoded indexes of local files. empty: returns a new array, as `numpy.empty`.
 
-    get: reads a small basic selection within one local file, in one native call; returns None for any other. Its errors do not
-    name the object: after one call `read`, which names it, and reads again if a writer has changed it.
+    get: reads a small basic selection within one local file, in one native call, or one within an immutable object of which all
+    is in the cache on a local disk; returns None for any other. Its errors do not name the object: after one call `read`, which
+    names it, and reads again if a writer has changed it.
     """
 
     def __init__(
@@ -493,6 +494,13 @@ class BoxReader:
         )  # then `read` knows what is absent
         slices = self._slice_reader(empty, native_cache)
         self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
+        if (
+            options.immutable
+            and options.cache_dir is not None
+            and not store.is_near
+            and objects.chain.stage is None
+        ):
+            self.get = functools.partial(self._get_from_disk, empty)
         self._locate = native.load().locate_selection
         self._key = functools.lru_cache(N_KEYS)(objects.key)
 
@@ -569,6 +577,18 @@ class BoxReader:
             await in_thread(self.read, items, out, axes)
         else:
             await from_zarrs_loop(self._fetch(items, out, axes))
+
+    def _get_from_disk(self, empty: Callable[..., Any], selection: Any) -> np.ndarray[Any, Any] | None:
+        from .disk_reads import cache_of, left_of_lasting
+
+        if (place := self.locate(selection)) is None:
+            return None
+        item, axes, shape = place
+        if (disk := cache_of(self._objects.folder.store, self._options)) is None:
+            return None
+        out = empty(shape, self._objects.dtype)
+        left = left_of_lasting(disk, [item], out, axes, self._options)
+        return None if left else out
 
     def _read_far(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
         """Read as `_fetch`; what is on a local disk in this thread."""

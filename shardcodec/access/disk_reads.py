@@ -34,6 +34,7 @@ __all__ = [
     "Numbers",
     "ObjectOnDisk",
     "cache_of",
+    "left_of_lasting",
     "plan_ranges",
     "positions_of",
     "read_from_disk",
@@ -199,7 +200,7 @@ def read_from_disk(
     """
     if is_staged(items):
         return list(enumerate(items))
-    if not (left := _left_of_lasting(disk, items, out, axes, options)):
+    if not (left := left_of_lasting(disk, items, out, axes, options)):
         return []
     limits = store.limits()
     names = store.index_names([item.key for _, item in left])
@@ -229,7 +230,7 @@ def read_from_disk(
     return rest + _decoded(group, disk, out, axes, options)
 
 
-def _left_of_lasting(
+def left_of_lasting(
     disk: DiskCache, items: Sequence[ObjectSelection], out: Numbers, axes: Sequence[int], options: Options
 ) -> list[tuple[int, ObjectSelection]]:
     """Decode the immutable objects of which all is on the disk; return the positions and items of the others."""
