@@ -377,7 +377,7 @@ _written: set[bytes] = set()
 
 def forget(store: Store, keys: Iterable[str]) -> None:
     """Note that this process has written objects, whose cached bytes are old. Call it before the write is reported as done."""
-    if not store.is_near and (place := _places.of(store.place)) is not None:
+    if (place := _places.of(store.place)) is not None:
         _written.update(_name(place, key) for key in keys)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 
 from ..options import Options
-from . import disk_cache, file_locks, process_locks
+from . import file_locks, process_locks
 from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
-__all__ = ["replace"]
+__all__ = ["forget", "replace"]
 
 
 # Names of the objects that the caller replaces. A signal handler in the middle of it finds them here, if their locks are held.
@@ -43,9 +43,17 @@ async def replace(
                     raise file_locks.interrupted(name)
             await runner.under_locks(names, exchange.exchange)
     finally:
-        store.forget(keys)
-        disk_cache.forget(store, keys)
+        forget(store, keys)
     return exchange.states
+
+
+def forget(store: Store, keys: Sequence[str]) -> None:
+    """Drop what this process has cached of objects that have been written."""
+    store.forget(keys)
+    if not store.is_near:
+        from . import disk_cache  # here, because most processes write files
+
+        disk_cache.forget(store, keys)
 
 
 class _Exchange:

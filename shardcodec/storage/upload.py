@@ -11,7 +11,8 @@ from typing import Any
 from ..compat import (
     on_zarrs_loop,
 )
-from . import disk_cache, process_locks
+from . import process_locks
+from .replace import forget
 from .store import (
     Store,
     StreamedObject,
@@ -87,8 +88,7 @@ class Upload:
             try:
                 on_zarrs_loop(self._finish(piece))
             finally:
-                self._store.forget([self._key])
-                disk_cache.forget(self._store, [self._key])
+                forget(self._store, [self._key])
 
     def abort(self) -> None:
         """Discard the new object; after `commit` do nothing."""
