@@ -21,7 +21,10 @@ sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct
         input->missing = !source->data && !source->entries;
         return SC_OK;
     }
-    status = sc_cache_open(cache, source->path, immutable, &input->file, &stats->opens, &stats->file_hits, where);
+    if (source->is_on_disk) /* others remove and replace it: its name leads to the bytes that count */
+        status = sc_cache_open(NULL, source->path, false, &input->file, &stats->opens, &stats->file_hits, where);
+    else
+        status = sc_cache_open(cache, source->path, immutable, &input->file, &stats->opens, &stats->file_hits, where);
     input->fd = input->file.fd;
     input->missing = !status && input->fd < 0;
     if (!status && input->fd >= 0 && (!chain || sc_chain_is_shard(chain))) {

@@ -249,7 +249,7 @@ decode_selected(struct sc_reader *reader, struct sc_read_object *object, const s
         return decode_box(reader, object, t, span, kept, &part, offset, strides);
     if (!kept)
         status = fetch_task(reader, object, t, span, &bytes);
-    if (!status && !kept && uses_cache(object))
+    if (!status && !kept && uses_cache(object) && !is_narrow(at.chunk, t))
         status = keep_chunk(reader, object, t, bytes, is_remote(object) || !sc_chain_has_parts(at.chunk), &new);
     if (!status && (kept || new)) {
         view_kept(at.chunk, kept ? kept : new, &view);

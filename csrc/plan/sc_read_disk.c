@@ -67,7 +67,7 @@ is_of_file(const uint8_t *name, const char *path)
 static bool
 is_head(const uint8_t *head, uint64_t n_slots, const char *path)
 {
-    return memcmp(head, "shardcd1", 8) == 0 && load_le64(head + 16) == n_slots && is_of_file(head + 40, path) &&
+    return memcmp(head, "shardcd2", 8) == 0 && load_le64(head + 16) == n_slots && is_of_file(head + 40, path) &&
            sc_crc32c_extend(0, head + 12, HEAD_NBYTES - 12) == load_le32(head + 8);
 }
 
@@ -76,9 +76,9 @@ static void
 touch(const struct sc_input *input)
 {
     const struct timespec times[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_NOW } };
-    int64_t age = input->file.id.seen_ns - input->file.id.mtime_ns;
+    const struct sc_file_id *id = &input->file.id;
 
-    if (age > TOUCH_NS || age < -TOUCH_NS)
+    if (id->mtime_ns < id->seen_ns - TOUCH_NS || id->mtime_ns > id->seen_ns + TOUCH_NS)
         (void)futimens(input->fd, times); /* on a file system that is read-only nothing is evicted */
 }
 
@@ -103,13 +103,16 @@ sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object)
         status = sc_file_read(input->fd, object->slots_memory.data, (size_t)n_head, 0, &got, &reader->where);
     if (status || got < n_head || !is_head(object->slots_memory.data, n + 1, object->item->source.path))
         return status;
-    object->slots = object->slots_memory.data + HEAD_NBYTES;
     input->nbytes = load_le64(object->slots_memory.data + 24);
-    input->missing = input->nbytes > SC_UNKNOWN_NBYTES;
+    if (input->nbytes > SC_UNKNOWN_NBYTES)
+        return SC_OK;
+    input->missing = false;
+    object->slots = object->slots_memory.data + HEAD_NBYTES;
     input->base = n_head + sizeof(struct sc_entry) * n;
     touch(input);
-    /* Other bytes come into the file, but its index never changes: what is decoded stays right as long as this is the inode. */
-    input->file.id.nbytes = 0;
+    /* More bytes come into the file, but its index never changes. A file that replaces it, also in the same inode, has another
+     * token. */
+    input->file.id.nbytes = load_le64(object->slots_memory.data + 72);
     input->file.id.mtime_ns = input->file.id.ctime_ns = 0;
     return SC_OK;
 }
@@ -137,7 +140,7 @@ read_index(struct sc_reader *reader, struct sc_read_object *object, struct sc_ca
 }
 
 enum sc_status
-sc_read_disk_load_index(struct sc_reader *reader, struct sc_read_object *object)
+sc_read_disk_find_index(struct sc_reader *reader, struct sc_read_object *object)
 {
     const struct sc_chain *shard = chain_of(object);
     struct sc_input *input = &object->input;

@@ -154,8 +154,8 @@ enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object
  * is of no use. */
 enum sc_status sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object);
 
-/* Take the index from the cache in memory, or from the file. */
-enum sc_status sc_read_disk_load_index(struct sc_reader *reader, struct sc_read_object *object);
+/* As sc_input_find_index(): take the index from the cache in memory, or from the file. */
+enum sc_status sc_read_disk_find_index(struct sc_reader *reader, struct sc_read_object *object);
 
 /* Note that an inner chunk is wanted. At the end of the plan the whole object counts as missing if one is not there. */
 void sc_read_disk_note(struct sc_read_object *object, uint64_t entry);

@@ -175,8 +175,11 @@ sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *objec
     enum sc_status status;
 
     enter_for_cache(reader, object);
-    status = sc_input_find_index(input, reader->run->plan->cancel, buffer_of(reader, object), &reader->stats,
-                                 &reader->where);
+    if (SC_UNLIKELY(object->slots != NULL))
+        status = sc_read_disk_find_index(reader, object);
+    else
+        status = sc_input_find_index(input, reader->run->plan->cancel, buffer_of(reader, object), &reader->stats,
+                                     &reader->where);
     if (status)
         return status;
     if (input->index)

@@ -334,7 +334,7 @@ plan_object(struct sc_reader *reader, struct sc_read_object *object)
         note_state(reader, object);
         return for_each_touched(reader, object, plan_known_chunk);
     }
-    status = object->slots ? sc_read_disk_load_index(reader, object) : sc_read_object_load_index(reader, object);
+    status = sc_read_object_load_index(reader, object);
     note_state(reader, object);
     if (!status)
         status = plan_chunks(reader, object);

@@ -19,6 +19,7 @@ from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
+from ..storage.replace import forget
 from ..storage.runner import ON_LOOP
 from ..storage.url_stores import target_name
 from .array_reader import ArrayReader, Kind, Shapes
@@ -223,6 +224,8 @@ def create_array(
         raise error.with_context(array=repr(folder_at(place, name or ""))) from error
     made = zarr.create_array(place, name=name, **given)
     folder = folder_at(made.store_path, "")
+    if given.get("overwrite"):
+        forget(folder.store, [], prefix=folder.prefix)
     array = Array(
         folder, threads, index_cache, False, cache=cache, mode="r+", config=trial.async_array.config
     )

@@ -105,7 +105,10 @@ class ObjectOnDisk:
 
     def index(self) -> RemoteIndex | None:
         """Return the index from the disk, which may be stale; None if it is not there."""
-        if not self.item.chain.is_shard or (entries := self.cached.entries()) is None:
+        if not self.item.chain.is_shard or not self.cached.is_there:
+            return None
+        if (entries := self.cached.entries()) is None:
+            self.cached.drop()  # nothing in the file is found without its index
             return None
         since, is_confirmed = self.loader.ticket(), self.loader.options.immutable
         index = RemoteIndex(entries, self.cached.nbytes, self.cached.state, is_confirmed=is_confirmed)
@@ -242,8 +245,8 @@ def left_of_lasting(
     try:
         missing = {there[i] for i in read_once(on_disk, out, axes, options)}
     except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
-        if isinstance(error, OSError) and error.errno is None:
-            raise  # of a signal handler
+        if not (isinstance(getattr(error, "shard", None), int) or getattr(error, "filename", None) in files):
+            raise  # of a signal handler: those of the engine have the number of an object, or its file
         missing = set(there)
     return [(i, item) for i, item in enumerate(items) if files[i] is None or i in missing]
 

@@ -5,7 +5,8 @@
 All processes of one user share the folder. One sparse file holds the cached bytes of one object in one state:
 
     head     512 bytes: MAGIC, crc32c of the rest; n_slots, size of the object (2^64-1: unknown), length of the state,
-             all 8 bytes; the name of the object (SHA-256, 32 bytes); its state as JSON
+             all 8 bytes; the name of the object (SHA-256, 32 bytes); a random number, which no other file has, 8 bytes;
+             its state as JSON
     slots    8 bytes for each inner chunk, and one for the index: crc32c of its bytes, and this number xor MARK
     index    16 bytes for each inner chunk: offset, nbytes
     data     bytes of the object, each at its offset
@@ -50,8 +51,8 @@ from .store import Store
 
 __all__ = ["CachedObject", "DiskCache", "clear", "forget", "of_store", "usage"]
 
-MAGIC = b"shardcd1"
-HEAD = struct.Struct("<8sIxxxxQQQ32s")
+MAGIC = b"shardcd2"
+HEAD = struct.Struct("<8sIxxxxQQQ32s8s")
 HEAD_NBYTES = 512
 UNKNOWN_NBYTES = 2**64 - 1
 # A slot of zeros, as in a hole of the file, is empty.
@@ -92,12 +93,20 @@ class DiskCache:
 
     def object(self, key: str, n_chunks: int) -> CachedObject:
         """Return what is cached of an object with this number of inner chunks; the caller closes it."""
-        return CachedObject(self, self.name(key), n_chunks)
+        return CachedObject(self, key, n_chunks)
 
     def lasting(self, keys: Sequence[str]) -> list[str | None]:
         """Return the files of objects that are read without a comparison; None if their bytes may be old."""
-        names = [self.name(key) for key in keys]
-        return [None if name in _written or not self.is_immutable else self.path(name) for name in names]
+        if not self.is_immutable:
+            return [None] * len(keys)
+        return [None if self.is_old(key) else self.path(self.name(key)) for key in keys]
+
+    def is_old(self, key: str) -> bool:
+        """Return True if this process has written or removed an immutable object, which nothing but this shows."""
+        return self.is_immutable and (
+            self.name(key) in _written
+            or any(place == self._place and key.startswith(prefix) for place, prefix in _removed)
+        )
 
     def name(self, key: str) -> bytes:
         """Return the name of an object, a hash."""
@@ -137,15 +146,16 @@ class CachedObject:
     state, nbytes: those of the object; None if it is not cached. positions, below, are those of inner chunks.
     """
 
-    def __init__(self, cache: DiskCache, name: bytes, n_chunks: int) -> None:
+    def __init__(self, cache: DiskCache, key: str, n_chunks: int) -> None:
         self._cache = cache
-        self._name = name
+        self._key = key
+        self._name = name = cache.name(key)
         self._n_chunks = n_chunks
         self._path = cache.path(name)
         self._first = HEAD_NBYTES + 8 * (n_chunks + 1) + 16 * n_chunks  # of the data
         self._fd = -1
         # True after an error. The file is closed at the end, because another thread may use it.
-        self._is_off = self._is_written()
+        self._is_off = cache.is_old(key)
         self._slots: Numbers | None = None  # all of them, if they were read with the head
         self.state: Any = None
         self.nbytes: int | None = None
@@ -154,10 +164,6 @@ class CachedObject:
                 self._unlink()
             else:
                 self._open()
-
-    def _is_written(self) -> bool:
-        """Return True if this process has written the object, which nothing but this shows."""
-        return self._cache.is_immutable and self._name in _written
 
     def _open(self) -> None:
         try:
@@ -186,7 +192,7 @@ class CachedObject:
         """Set `state` and `nbytes`; return False if the head is torn, or of another layout."""
         if len(head) < HEAD_NBYTES:
             return False
-        magic, crc, n_slots, nbytes, n_state, name = HEAD.unpack_from(head)
+        magic, crc, n_slots, nbytes, n_state, name, _ = HEAD.unpack_from(head)
         if (magic, name, n_slots) != (MAGIC, self._name, self._n_chunks + 1):
             return False
         if crc != native.load().crc32c(memoryview(head)[12:]):
@@ -296,7 +302,7 @@ class CachedObject:
             order = np.argsort(positions)
             for part in np.split(order, np.flatnonzero(np.diff(positions[order]) != 1) + 1):
                 _write(self._fd, _slots(crcs[part]), HEAD_NBYTES + 8 * int(positions[part[0]]))
-            if self._is_written():  # meanwhile, so these may be the old bytes
+            if self._cache.is_old(self._key):  # meanwhile, so these may be the old bytes
                 self._is_off = True
                 self._unlink()
             stats.disk_cache(misses=len(positions), bytes_written=int(sizes.sum()))
@@ -313,11 +319,10 @@ class CachedObject:
         self._fd = os.open(self._path, flags, 0o600)
         known_nbytes = UNKNOWN_NBYTES if nbytes is None else nbytes
         head = bytearray(HEAD_NBYTES)
-        HEAD.pack_into(head, 0, MAGIC, 0, n + 1, known_nbytes, len(text), self._name)
+        about = n + 1, known_nbytes, len(text), self._name, os.urandom(8)
+        HEAD.pack_into(head, 0, MAGIC, 0, *about)
         head[HEAD.size : HEAD.size + len(text)] = text
-        HEAD.pack_into(
-            head, 0, MAGIC, crc32c(memoryview(head)[12:]), n + 1, known_nbytes, len(text), self._name
-        )
+        HEAD.pack_into(head, 0, MAGIC, crc32c(memoryview(head)[12:]), *about)
         if entries is not None:
             stored = np.ascontiguousarray(entries, "<u8").tobytes()
             _write(self._fd, stored, HEAD_NBYTES + 8 * (n + 1))
@@ -371,14 +376,22 @@ def of_store(store: Store, options: Options) -> DiskCache | None:
     return DiskCache(options.cache_dir, options.cache_dir_bytes, place, is_immutable=options.immutable)
 
 
-# Names of the objects that this process has written. A set is changed in one step, so it needs no lock.
+# Names of the objects that this process has written, and places and prefixes that it has emptied. A set is changed in one step, so
+# it needs no lock.
 _written: set[bytes] = set()
+_removed: set[tuple[bytes, str]] = set()
 
 
-def forget(store: Store, keys: Iterable[str]) -> None:
-    """Note that this process has written objects, whose cached bytes are old. Call it before the write is reported as done."""
-    if (place := _places.of(store.place)) is not None:
-        _written.update(_name(place, key) for key in keys)
+def forget(store: Store, keys: Iterable[str], prefix: str | None = None) -> None:
+    """Note that this process has written objects, or removed all whose keys begin so: their cached bytes are old.
+
+    Call it before the write is reported as done.
+    """
+    if (place := _places.of(store.place)) is None:
+        return
+    _written.update(_name(place, key) for key in keys)
+    if prefix is not None:
+        _removed.add((place, prefix))
 
 
 def _name(place: bytes, key: str) -> bytes:

@@ -47,13 +47,13 @@ async def replace(
     return exchange.states
 
 
-def forget(store: Store, keys: Sequence[str]) -> None:
-    """Drop what this process has cached of objects that have been written."""
+def forget(store: Store, keys: Sequence[str], *, prefix: str | None = None) -> None:
+    """Drop what this process has cached of objects that have been written, or removed: all that begin so."""
     store.forget(keys)
     if not store.is_near:
         from . import disk_cache  # here, because most processes write files
 
-        disk_cache.forget(store, keys)
+        disk_cache.forget(store, keys, prefix)
 
 
 class _Exchange:

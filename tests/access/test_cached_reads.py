@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
@@ -24,7 +25,7 @@ from servers.http_objects import Objects, serving
 
 import shardcodec
 from shardcodec.storage import disk_cache
-from shardcodec.storage.disk_cache import CachedObject
+from shardcodec.storage.disk_cache import HEAD_NBYTES, CachedObject
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 BOX = np.s_[3:20, 5:33, :]
@@ -174,6 +175,94 @@ def test_objects_of_another_shape_are_not_taken_for_it(server: Objects, folder: 
         counted(array)
 
 
+@pytest.mark.parametrize("options", [{}, {"cache": "1MiB"}, {"open_files": 16}], ids=str)
+@pytest.mark.parametrize("layout", ["zstd", "raw", "plain"])
+def test_file_that_replaces_another_one_is_read_anew(
+    layout: str, options: dict[str, Any], server: Objects, folder: Path
+) -> None:
+    """An open file, and inner chunks in memory, were taken for those of the new file, which often has the inode of the old one."""
+    with shardcodec.options(**options):
+        array = shardcodec.open_array(create_in(server, layout), "a", immutable=True)
+        for _ in range(3):
+            counted(array)
+        for number in range(1, 4):
+            data = DATA + number
+            store = create_in(server, layout, data)
+            if number < 3:
+                for file in files_of(folder):
+                    file.unlink()
+            else:  # a read that compares replaces the files
+                counted(shardcodec.open_array(store, "a"), data=data)
+            for _ in range(3):
+                counted(shardcodec.open_array(bucket_of(server), "a", immutable=True), data=data)
+
+
+def test_index_that_is_not_sound_is_refused_again(server: Objects, folder: Path) -> None:
+    """Inner chunks without checksums need a sound index; the one on the disk had been read with `allow_in_index`."""
+    store = create_in(server, "raw")
+    path = "/bucket/a/c/0/0/0"
+    blob = bytearray(server.blobs[path])
+    n_index = 16 * 12 + 4
+    place = len(blob) - n_index
+    blob[place : place + 8] = (len(blob) - 800).to_bytes(8, "little")  # its last bytes are those of the index
+    blob[-4:] = google_crc32c.value(bytes(blob[place:-4])).to_bytes(4, "little")
+    server.blobs[path] = bytes(blob)
+    with shardcodec.options(allow_in_index=True):
+        shardcodec.open_array(store, "a", immutable=True)[BOX]
+    array = shardcodec.open_array(bucket_of(server), "a", immutable=True)
+    for _ in range(2):
+        with pytest.raises(shardcodec.ShardFormatError, match="index"):
+            array[BOX]
+
+
+def test_only_errors_of_the_folder_are_passed_over(server: Objects, folder: Path) -> None:
+    array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    counted(array)
+    file = files_of(folder)[0]
+    for make in (file.mkdir, lambda: os.mkfifo(file), lambda: file.symlink_to(file)):
+        file.unlink()
+        make()
+        counted(array)
+        file.rmdir() if file.is_dir() else file.unlink()
+        counted(array)
+    for error in (TimeoutError("of an alarm"), TimeoutError(110, "of an alarm"), KeyboardInterrupt()):
+        failing = mock.patch("shardcodec.access.disk_reads.read_once", side_effect=error)
+        with failing, pytest.raises(type(error)):
+            array[BOX]
+
+
+def test_torn_index_is_written_again(server: Objects, folder: Path) -> None:
+    array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    counted(array)
+    for file in files_of(folder):
+        whole = bytearray(file.read_bytes())
+        whole[HEAD_NBYTES + 8 * 12] ^= 1
+        file.write_bytes(whole)
+    another_process()
+    counted(array)
+    assert counted(array)["requests"] == 0
+
+
+def test_array_that_is_made_anew_is_read(server: Objects, folder: Path) -> None:
+    """The objects of the old array had been deleted by this process, which read them from the disk for ever."""
+    store = create_in(server)
+    counted(shardcodec.open_array(store, "a", immutable=True))
+    with mock.patch.object(type(store), "delete_dir", _deleted_by(server)):
+        shardcodec.create_array(
+            store, name="a", shape=DATA.shape, dtype="u2", overwrite=True, fill_value=3, **LAYOUTS["zstd"]
+        )
+    found = shardcodec.open_array(bucket_of(server), "a", immutable=True)[...]
+    assert (found == 3).all()
+
+
+def _deleted_by(server: Objects) -> Any:
+    async def delete_dir(self: Any, prefix: str) -> None:  # the server does not list
+        with server.mutex:
+            server.blobs = {path: blob for path, blob in server.blobs.items() if "/a/" not in path}
+
+    return delete_dir
+
+
 def test_used_files_are_evicted_last(server: Objects, folder: Path) -> None:
     array = shardcodec.open_array(create_in(server), "a", immutable=True)
     counted(array)
@@ -181,6 +270,9 @@ def test_used_files_are_evicted_last(server: Objects, folder: Path) -> None:
     os.utime(file, (1, 1))
     counted(array)
     assert time.time() - file.stat().st_mtime < 60
+    os.utime(file, (recent := time.time() - 20, recent))
+    counted(array)
+    assert time.time() - file.stat().st_mtime > 15, "a time is not written for each read"
     with shardcodec.options(cache="1MiB"):
         in_memory = shardcodec.open_array(bucket_of(server), "a", immutable=True)
     for _ in range(3):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from cached_stores import DATA, LAYOUTS, create_in
+from helpers import gap_of, memory_object_store
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.http_objects import Objects, serving
@@ -188,6 +189,21 @@ class Slow(WrapperStore):  # type: ignore[type-arg]
             self.meanwhile = None
             await asyncio.to_thread(meanwhile)
         return answer
+
+
+@pytest.mark.parametrize("kind", ["oindex", "vindex"])
+def test_parts_of_uncompressed_chunks_are_not_taken_for_whole_ones(kind: str) -> None:
+    """The bytes of a part were given to the cache as a whole inner chunk: ShardFormatError for a sound shard."""
+    data = np.arange(40 * 40, dtype="u2").reshape(40, 40)
+    store = memory_object_store()
+    zarr.create_array(store, name="a", data=data, chunks=(10, 20), shards=(20, 40), compressors=None)
+    pick = np.random.default_rng(0)
+    with shardcodec.options(cache="1MiB"), gap_of(0):
+        array = shardcodec.open_array(store, "a")
+        for _ in range(40):
+            rows, columns = (np.sort(pick.choice(40, 3, replace=False)) for _ in range(2))
+            found, expected = getattr(array, kind)[rows, columns], data[np.ix_(rows, columns)]
+            np.testing.assert_array_equal(found, expected if kind == "oindex" else np.diagonal(expected))
 
 
 def test_answer_from_before_an_own_write_is_not_kept_for_the_reads_after_it() -> None:
