@@ -241,9 +241,9 @@ def left_of_lasting(
     there = [i for i, file in enumerate(files) if file is not None]
     if not there:
         return list(enumerate(items))
-    on_disk = [items[i]._replace(source=(files[i],)) for i in there]
+    plan = [(items[i].chain, (files[i],), items[i].box) for i in there]
     try:
-        missing = {there[i] for i in read_once(on_disk, out, axes, options)}
+        missing = {there[i] for i in read_once(plan, out, axes, options)}
     except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
         if not (isinstance(getattr(error, "shard", None), int) or getattr(error, "filename", None) in files):
             raise  # of a signal handler: those of the engine have the number of an object, or its file

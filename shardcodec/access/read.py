@@ -176,10 +176,9 @@ def _native_cache(options: Options) -> dict[str, Any]:
 
 
 def read_once(
-    items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
+    plan: Sequence[tuple[Any, Any, Any]], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
 ) -> list[int]:
-    """Read as `read` objects whose codecs are native, without a second attempt; errors name the positions of items."""
-    plan = [(item.chain, item.source, item.box) for item in items]
+    """Read as `read` objects whose codecs are native, each a chain, a source and a box, once; errors name their positions."""
     how = _native_settings(options) | _native_cache(options)
     missing, _ = native.load().read(plan, as_void(out), axes, **how)
     return missing  # type: ignore[no-any-return]
@@ -200,14 +199,14 @@ def read(
     is unspecified.
     """
     in_stages = is_staged(items)
+    plan = [(item.chain, item.source, item.box) for item in items]
 
     def work() -> list[int]:
         try:
             if not in_stages:
-                return read_once(items, out, axes, options)
+                return read_once(plan, out, axes, options)
             from .staged import read as staged_read  # here, because most arrays have only native codecs
 
-            plan = [(item.chain, item.source, item.box) for item in items]
             how = _native_settings(options) | {"staging_nbytes": options.staging_nbytes}
             return staged_read.read(plan, out, axes, **how)[0]
         except ShardError as error:

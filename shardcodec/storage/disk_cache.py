@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -103,9 +104,10 @@ class DiskCache:
 
     def is_old(self, key: str) -> bool:
         """Return True if this process has written or removed an immutable object, which nothing but this shows."""
-        return self.is_immutable and (
-            self.name(key) in _written
-            or any(place == self._place and key.startswith(prefix) for place, prefix in _removed)
+        if not self.is_immutable or not (_written or _removed):
+            return False
+        return self.name(key) in _written or any(
+            place == self._place and key.startswith(prefix) for place, prefix in tuple(_removed)
         )
 
     def name(self, key: str) -> bytes:
@@ -394,6 +396,7 @@ def forget(store: Store, keys: Iterable[str], prefix: str | None = None) -> None
         _removed.add((place, prefix))
 
 
+@functools.lru_cache(1 << 14)
 def _name(place: bytes, key: str) -> bytes:
     """Return the name of an object, a hash."""
     return hashlib.sha256(place + key.encode()).digest()
