@@ -19,8 +19,7 @@ struct sc_input {
     int fd;                 /* of the file; -1: in memory, or missing */
     bool missing;           /* the object does not exist */
     uint64_t nbytes;        /* size of the object */
-    uint64_t
-        base; /* where the object begins in the file: 0, or behind the head of a file of the cache on a local disk */
+    uint64_t base; /* where the object begins in the file: not at 0 in the cache on a local disk */
     struct sc_undo undo; /* journal of a file that was being updated in place when it was opened */
     bool is_watched; /* a file without checksums of inner chunks: only sc_input_check() detects an update in place */
     bool is_changing; /* such an update was detected: each read makes sure that its bytes are of one state */

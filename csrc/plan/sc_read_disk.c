@@ -3,7 +3,7 @@
  * shardcodec/storage/disk_cache.py writes these files, and describes them. A file has the bytes of some inner chunks, each at its
  * offset in the object, behind the head, and for each of them a slot with its checksum, which was written after the bytes.
  * Only what has a slot is read here, and only bytes that agree with it are decoded. What is not there is missing: the caller
- * requests it from the store. The file is of some state of the object, so only a caller reads it who needs no comparison.
+ * requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
  *
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
@@ -47,7 +47,7 @@ is_right(const struct sc_read_object *object, uint64_t entry, const uint8_t *byt
            sc_crc32c_extend(0, bytes, (size_t)n) == load_le32(object->slots + SLOT_NBYTES * entry);
 }
 
-/* True if the head is of the object after whose name, in hexadecimal digits, the file is called. */
+/* True if the name in the head is that of the file, which has it in hexadecimal digits. */
 static bool
 is_of_file(const uint8_t *name, const char *path)
 {

@@ -385,7 +385,7 @@ _removed: set[tuple[bytes, str]] = set()
 
 
 def forget(store: Store, keys: Iterable[str], prefix: str | None = None) -> None:
-    """Note that this process has written objects, or removed all whose keys begin so: their cached bytes are old.
+    """Note that this process has written objects, or removed all whose keys begin with `prefix`. Their cached bytes are old.
 
     Call it before the write is reported as done.
     """
@@ -454,7 +454,7 @@ def _is_private(folder: str) -> bool:
     return False
 
 
-# What was told, once. `functools.cache` calls the function twice for two threads that begin together; this is one step.
+# The warnings that were given. `setdefault` is one step, so of several threads only one gives a warning.
 _told: dict[tuple[str, str], object] = {}
 
 

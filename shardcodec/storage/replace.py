@@ -48,7 +48,7 @@ async def replace(
 
 
 def forget(store: Store, keys: Sequence[str], *, prefix: str | None = None) -> None:
-    """Drop what this process has cached of objects that have been written, or removed: all that begin so."""
+    """Drop what this process has cached of objects that were written, or removed: those whose keys begin with `prefix`."""
     store.forget(keys)
     if not store.is_near:
         from . import disk_cache  # here, because most processes write files
