@@ -481,15 +481,16 @@ TSAN_TIER ?= threads
 
 .PHONY: tsan
 tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.suppressions'
-tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
+tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stress/pool build/stress/chunks ## thread pool, cache of inner chunks and engine under ThreadSanitizer
 	setarch -R build/stress/pool
+	setarch -R build/stress/chunks
 	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
 	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so.6)' \
 	  setarch -R env $(call pytest,test) -m '$(TSAN_TIER)' -p no:xdist
 
 build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))
 	mkdir -p $(@D)
-	gcc -std=c11 -O1 -g -fsanitize=thread -pthread -Icsrc -o $@ $< csrc/base/sc_pool.c csrc/base/sc_status.c
+	gcc -std=c11 -O1 -g -fsanitize=thread -pthread -Icsrc -o $@ $< csrc/base/sc_{pool,status,alloc}.c csrc/plan/sc_{chunks,kept_chunk}.c
 
 # ---------------------------------------------------------------- fuzzing
 

@@ -18,16 +18,27 @@
 
 enum queue_name { QUEUE_NEW, QUEUE_MAIN, QUEUE_GHOSTS, N_QUEUES, LOADING };
 
+/* At most so many nodes a look-up without the mutex visits: nodes that are used again meanwhile might lead it in a circle. */
+#define MAX_STEPS 64u
+
+/* What look-ups without the mutex read is atomic, or does not change. */
 struct node {
-    struct node *next;          /* in its bucket */
-    struct node *newer, *older; /* in its queue */
+    _Atomic(struct node *) next[2];        /* in its bucket of the table of this parity */
+    _Atomic(struct sc_kept_chunk *) chunk; /* NULL: a ghost */
+    _Atomic uint64_t hash;
+    atomic_uint uses;
+    struct node *newer, *older; /* in its queue; older: also among the unused ones */
     struct sc_chunk_key key;
-    uint64_t hash;
-    uint64_t nbytes;             /* what the chunk costs with everything around it */
-    struct sc_kept_chunk *chunk; /* NULL: a ghost */
+    uint64_t nbytes; /* what the chunk costs with everything around it */
     enum queue_name queue;
     bool returns; /* loading: it was a ghost */
-    unsigned uses;
+};
+
+struct table {
+    struct table *smaller; /* the one before it grew, which look-ups may still use */
+    size_t n_buckets;      /* a power of two */
+    unsigned parity; /* not that of `smaller`, whose chains stay as they are while this one is made */
+    _Atomic(struct node *) buckets[];
 };
 
 struct queue {
@@ -38,8 +49,10 @@ struct queue {
 struct part {
     pthread_mutex_t mutex;
     pthread_cond_t loaded;
-    struct node **buckets; /* a power of two of them */
-    size_t n_buckets, n_nodes;
+    _Atomic(struct table *) table;
+    size_t n_nodes;
+    struct node *unused_nodes;
+    struct sc_kept_pool pool;
     struct queue queues[N_QUEUES];
     struct sc_chunks_info info;
 };
@@ -51,7 +64,7 @@ struct sc_chunks {
 
 static _Atomic uint64_t total;
 
-/* ---- the table of a part; under its mutex ---- */
+/* ---- the table of a part; what changes it, under its mutex ---- */
 
 static uint64_t
 hash_of(const struct sc_chunk_key *key)
@@ -69,36 +82,64 @@ part_of(struct sc_chunks *chunks, uint64_t hash)
     return &chunks->parts[(hash >> 48) % chunks->n_parts];
 }
 
-static struct node **
-place_of(const struct part *part, const struct sc_chunk_key *key, uint64_t hash)
+static _Atomic(struct node *) *
+bucket_of(struct table *table, uint64_t hash)
 {
-    struct node **place = &part->buckets[hash & (part->n_buckets - 1)];
+    return &table->buckets[hash & (table->n_buckets - 1)];
+}
 
-    while (*place && memcmp(&(*place)->key, key, sizeof *key) != 0)
-        place = &(*place)->next;
+static _Atomic(struct node *) *
+place_of(struct part *part, const struct sc_chunk_key *key, uint64_t hash)
+{
+    struct table *table = part->table;
+    _Atomic(struct node *) *place = bucket_of(table, hash);
+
+    for (struct node *node; (node = *place) != NULL && memcmp(&node->key, key, sizeof *key) != 0;)
+        place = &node->next[table->parity];
     return place;
+}
+
+static struct node *
+node_of(struct part *part, const struct sc_chunk_key *key, uint64_t hash)
+{
+    return *place_of(part, key, hash);
+}
+
+static void
+enter(struct table *table, struct node *node)
+{
+    _Atomic(struct node *) *bucket = bucket_of(table, node->hash);
+
+    node->next[table->parity] = *bucket;
+    *bucket = node;
+}
+
+static struct table *
+new_table(size_t n_buckets)
+{
+    struct table *table = sc_calloc(1, sizeof *table + n_buckets * sizeof table->buckets[0]);
+
+    if (table)
+        table->n_buckets = n_buckets;
+    return table;
 }
 
 static void
 grow(struct part *part)
 {
-    size_t n = part->n_buckets * 2;
-    struct node **buckets = sc_calloc(n, sizeof(struct node *));
+    struct table *smaller = part->table, *table = new_table(smaller->n_buckets * 2);
 
-    if (!buckets)
+    if (!table)
         return; /* longer chains */
-    for (size_t i = 0; i < part->n_buckets; i++) {
-        for (struct node *node = part->buckets[i], *next; node; node = next) {
-            struct node **place = &buckets[node->hash & (n - 1)];
-
-            next = node->next;
-            node->next = *place;
-            *place = node;
+    table->smaller = smaller;
+    table->parity = !smaller->parity;
+    for (size_t i = 0; i < smaller->n_buckets; i++) {
+        for (struct node *node = smaller->buckets[i], *next; node; node = next) {
+            next = node->next[smaller->parity];
+            enter(table, node);
         }
     }
-    sc_free(part->buckets);
-    part->buckets = buckets;
-    part->n_buckets = n;
+    part->table = table;
 }
 
 static uint64_t
@@ -124,18 +165,19 @@ discharge(struct part *part, uint64_t nbytes)
 static struct node *
 add_node(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t nbytes)
 {
-    struct node *node = sc_calloc(1, sizeof *node), **bucket;
+    struct node *node = part->unused_nodes;
 
-    if (!node)
+    if (node)
+        part->unused_nodes = node->older;
+    else if (!(node = sc_calloc(1, sizeof *node)))
         return NULL;
-    if (part->n_nodes >= part->n_buckets)
+    if (part->n_nodes >= part->table->n_buckets)
         grow(part);
-    bucket = &part->buckets[hash & (part->n_buckets - 1)];
-    node->key = *key;
     node->hash = hash;
+    node->uses = 0;
+    node->key = *key;
     node->nbytes = charge_of(nbytes);
-    node->next = *bucket;
-    *bucket = node;
+    enter(part->table, node);
     part->n_nodes++;
     return node;
 }
@@ -143,9 +185,13 @@ add_node(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint6
 static void
 remove_node(struct part *part, struct node *node)
 {
-    *place_of(part, &node->key, node->hash) = node->next;
+    struct table *table = part->table;
+
+    *place_of(part, &node->key, node->hash) = node->next[table->parity];
+    node->chunk = NULL;
     part->n_nodes--;
-    sc_free(node);
+    node->older = part->unused_nodes;
+    part->unused_nodes = node;
 }
 
 /* ---- queues; under the mutex ---- */
@@ -209,14 +255,15 @@ oldest_of(const struct part *part)
     return from_new ? new->oldest : main->oldest;
 }
 
-/* Return the chunk to evict next; NULL: there is none. Chunks that were used meanwhile go to the end of the main queue, each at most
- * MAX_USES times. */
+/* Return the chunk to evict next; NULL: there is none. Chunks that were used meanwhile go to the end of the main queue, each about
+ * MAX_USES times. Look-ups of other threads count uses at the same time, so the number of steps is limited. */
 static struct node *
 next_victim(struct part *part)
 {
+    uint64_t left = (MAX_USES + 1) * part->info.n_chunks;
     struct node *node;
 
-    while ((node = oldest_of(part)) != NULL && node->uses) {
+    while ((node = oldest_of(part)) != NULL && node->uses && left--) {
         leave(part, node);
         node->uses = node->queue == QUEUE_NEW ? 0 : node->uses - 1;
         join(part, node, QUEUE_MAIN);
@@ -231,6 +278,7 @@ make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
 {
     while (part->info.nbytes + nbytes > part->info.max_nbytes) {
         struct node *node = next_victim(part);
+        struct sc_kept_chunk *chunk;
         bool was_new;
 
         if (!node && forget_ghost(part))
@@ -242,11 +290,9 @@ make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
         discharge(part, node->nbytes);
         part->info.n_chunks--;
         part->info.evictions++;
-        if (atomic_fetch_sub_explicit(&node->chunk->n_users, 1, memory_order_acq_rel) == 1) {
-            node->chunk->next = *unused;
-            *unused = node->chunk;
-        }
+        chunk = node->chunk;
         node->chunk = NULL;
+        sc_kept_chunk_release_to(chunk, unused);
         if (was_new)
             join_ghosts(part, node);
         else
@@ -255,94 +301,52 @@ make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
     return true;
 }
 
-/* ---- memory of chunks ---- */
-
-static struct sc_kept_chunk *
-new_chunk(uint64_t nbytes)
-{
-    uint64_t n = nbytes + sizeof(struct sc_kept_chunk);
-    struct sc_kept_chunk *chunk = n <= SIZE_MAX - SC_ALIGNMENT ? sc_aligned_alloc(SC_ALIGNMENT, (size_t)n) : NULL;
-
-    if (chunk)
-        chunk->nbytes = nbytes;
-    return chunk;
-}
-
-/* Take one of this size from a list: most chunks of an array are of one size, and new memory would have to be mapped. */
-static struct sc_kept_chunk *
-take_unused(struct sc_kept_chunk **unused, uint64_t nbytes)
-{
-    for (struct sc_kept_chunk **place = unused, *chunk; (chunk = *place) != NULL; place = &chunk->next) {
-        if (chunk->nbytes == nbytes) {
-            *place = chunk->next;
-            return chunk;
-        }
-    }
-    return NULL;
-}
-
-static void
-free_list(struct sc_kept_chunk *chunk)
-{
-    while (chunk) {
-        struct sc_kept_chunk *next = chunk->next;
-
-        sc_free(chunk);
-        chunk = next;
-    }
-}
-
-void
-sc_kept_chunk_release(struct sc_kept_chunk *chunk)
-{
-    if (chunk && atomic_fetch_sub_explicit(&chunk->n_users, 1, memory_order_acq_rel) == 1)
-        sc_free(chunk);
-}
-
 /* ---- chunks ---- */
 
-static struct sc_kept_chunk *
-hold(struct node *node)
+static void
+count_use(struct node *node)
 {
-    node->uses += node->uses < MAX_USES;
-    atomic_fetch_add_explicit(&node->chunk->n_users, 1, memory_order_relaxed);
-    return node->chunk;
+    if (node->uses < MAX_USES)
+        node->uses++; /* threads that count at the same time may exceed the limit by their number */
 }
 
-static bool
-is_there(const struct node *node)
+/* Return a chunk, held, and its node; NULL: it is not there, or moves at this moment. Takes no lock. */
+static struct sc_kept_chunk *
+look_up(struct sc_chunks *chunks, const struct sc_chunk_key *key, struct node **node)
 {
-    return node && (node->queue == QUEUE_NEW || node->queue == QUEUE_MAIN);
+    uint64_t hash = hash_of(key);
+    struct table *table = part_of(chunks, hash)->table;
+    _Atomic(struct node *) *place = bucket_of(table, hash);
+
+    for (unsigned i = 0; i < MAX_STEPS && (*node = *place) != NULL; i++) {
+        struct sc_kept_chunk *chunk = (*node)->hash == hash ? (*node)->chunk : NULL;
+
+        if (chunk && (chunk = sc_kept_chunk_hold(chunk, key)) != NULL)
+            return chunk;
+        place = &(*node)->next[table->parity];
+    }
+    return NULL;
 }
 
 struct sc_kept_chunk *
 sc_chunks_find(struct sc_chunks *chunks, const struct sc_chunk_key *key)
 {
-    uint64_t hash = hash_of(key);
-    struct part *part = part_of(chunks, hash);
-    struct sc_kept_chunk *chunk = NULL;
     struct node *node;
+    struct sc_kept_chunk *chunk = look_up(chunks, key, &node);
 
-    pthread_mutex_lock(&part->mutex);
-    node = *place_of(part, key, hash);
-    if (is_there(node))
-        chunk = hold(node);
-    *(chunk ? &part->info.hits : &part->info.misses) += 1;
-    pthread_mutex_unlock(&part->mutex);
+    if (chunk)
+        count_use(node);
     return chunk;
 }
 
 bool
 sc_chunks_has(struct sc_chunks *chunks, const struct sc_chunk_key *key)
 {
-    uint64_t hash = hash_of(key);
-    struct part *part = part_of(chunks, hash);
-    bool has;
+    struct node *node;
+    struct sc_kept_chunk *chunk = look_up(chunks, key, &node);
 
-    pthread_mutex_lock(&part->mutex);
-    has = is_there(*place_of(part, key, hash));
-    pthread_mutex_unlock(&part->mutex);
-    return has;
+    sc_kept_chunk_release(chunk);
+    return chunk != NULL;
 }
 
 /* Take a ghost out of its queue, or make a node, for a chunk that will be loaded; make room for it. NULL: it is not kept. */
@@ -372,10 +376,11 @@ static enum sc_cache_answer
 claim(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t nbytes, bool at_once,
       struct sc_kept_chunk **chunk, struct sc_kept_chunk **unused)
 {
-    struct node *node = *place_of(part, key, hash);
+    struct node *node = node_of(part, key, hash);
 
-    if (is_there(node)) {
-        *chunk = hold(node);
+    if (node && node->chunk) { /* under the mutex it stays there */
+        *chunk = sc_kept_chunk_hold(node->chunk, key);
+        count_use(node);
         return SC_CACHE_HIT;
     }
     if (charge_of(nbytes) > part->info.max_nbytes)
@@ -388,15 +393,12 @@ claim(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t
     node = begin_load(part, node, key, hash, nbytes, unused);
     if (!node)
         return SC_CACHE_PASS;
-    *chunk = take_unused(unused, nbytes);
-    if (!*chunk)
-        *chunk = new_chunk(nbytes);
+    *chunk = sc_kept_chunk_new(&part->pool, unused, key, nbytes);
     if (!*chunk) {
         discharge(part, node->nbytes);
         remove_node(part, node);
         return SC_CACHE_PASS;
     }
-    atomic_init(&(*chunk)->n_users, 2); /* the table, and the caller */
     node->chunk = *chunk;
     return SC_CACHE_LOAD;
 }
@@ -413,19 +415,18 @@ sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64
 
     *chunk = NULL;
     pthread_mutex_lock(&part->mutex);
-    while ((node = *place_of(part, key, hash)) != NULL && node->queue == LOADING)
+    while ((node = node_of(part, key, hash)) != NULL && node->queue == LOADING)
         pthread_cond_wait(&part->loaded, &part->mutex);
     *evictions -= part->info.evictions;
     answer = claim(part, key, hash, nbytes, at_once, chunk, &unused);
     *evictions += part->info.evictions;
     pthread_mutex_unlock(&part->mutex);
-    free_list(unused);
+    sc_kept_chunks_give_back(unused);
     return answer;
 }
 
 void
-sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, const struct sc_kept_chunk *chunk,
-                 bool is_loaded)
+sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, struct sc_kept_chunk *chunk, bool is_loaded)
 {
     uint64_t hash = hash_of(key);
     struct part *part = part_of(chunks, hash);
@@ -433,13 +434,14 @@ sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, const
     struct node *node;
 
     pthread_mutex_lock(&part->mutex);
-    node = *place_of(part, key, hash);
+    node = node_of(part, key, hash);
     if (node && node->queue == LOADING && node->chunk == chunk) { /* otherwise all chunks were forgotten meanwhile */
         if (is_loaded) {
+            chunk->is_loaded = true;
             join(part, node, node->returns ? QUEUE_MAIN : QUEUE_NEW);
             part->info.n_chunks++;
         } else {
-            unused = node->chunk;
+            unused = chunk;
             discharge(part, node->nbytes);
             remove_node(part, node);
         }
@@ -458,23 +460,38 @@ init_part(struct part *part)
     pthread_cond_init(&part->loaded, NULL);
 }
 
-/* Forget everything, and start with no counters. */
+/* Forget all chunks. */
 static void
 clear_part(struct part *part)
 {
-    for (size_t i = 0; i < part->n_buckets; i++) {
-        while (part->buckets[i]) {
-            struct node *node = part->buckets[i];
+    struct table *table = part->table;
 
-            sc_kept_chunk_release(node->chunk);
-            part->buckets[i] = node->next;
-            sc_free(node);
+    for (size_t i = 0; table && i < table->n_buckets; i++) {
+        for (struct node *node; (node = table->buckets[i]) != NULL;) {
+            struct sc_kept_chunk *chunk = node->chunk;
+
+            remove_node(part, node);
+            sc_kept_chunk_release(chunk);
         }
     }
-    part->n_nodes = 0;
     memset(part->queues, 0, sizeof part->queues);
     discharge(part, part->info.nbytes);
     part->info.n_chunks = 0;
+}
+
+/* Free what look-ups may use until the end. */
+static void
+free_part(struct part *part)
+{
+    for (struct table *table = part->table, *smaller; table; table = smaller) {
+        smaller = table->smaller;
+        sc_free(table);
+    }
+    for (struct node *node = part->unused_nodes, *next; node; node = next) {
+        next = node->older;
+        sc_free(node);
+    }
+    sc_kept_pool_free(&part->pool);
 }
 
 struct sc_chunks *
@@ -489,12 +506,11 @@ sc_chunks_new(uint64_t max_nbytes)
     for (; chunks->n_parts < n_parts; chunks->n_parts++) {
         struct part *part = &chunks->parts[chunks->n_parts];
 
-        part->buckets = sc_calloc(MIN_BUCKETS, sizeof(struct node *));
-        if (!part->buckets) {
+        part->table = new_table(MIN_BUCKETS);
+        if (!part->table) {
             sc_chunks_free(chunks);
             return NULL;
         }
-        part->n_buckets = MIN_BUCKETS;
         part->info.max_nbytes = max_nbytes / n_parts;
         init_part(part);
     }
@@ -521,7 +537,7 @@ sc_chunks_free(struct sc_chunks *chunks)
         struct part *part = &chunks->parts[i];
 
         clear_part(part);
-        sc_free(part->buckets);
+        free_part(part);
         pthread_cond_destroy(&part->loaded);
         pthread_mutex_destroy(&part->mutex);
     }
@@ -539,8 +555,6 @@ sc_chunks_get_info(struct sc_chunks *chunks, struct sc_chunks_info *info)
         info->max_nbytes += part->info.max_nbytes;
         info->nbytes += part->info.nbytes;
         info->n_chunks += part->info.n_chunks;
-        info->hits += part->info.hits;
-        info->misses += part->info.misses;
         info->evictions += part->info.evictions;
         pthread_mutex_unlock(&part->mutex);
     }
@@ -576,6 +590,6 @@ sc_chunks_renew(struct sc_chunks *chunks)
 
         init_part(part);
         clear_part(part);
-        part->info.hits = part->info.misses = part->info.evictions = 0;
+        part->info.evictions = 0;
     }
 }

@@ -17,40 +17,29 @@
  * for a while, and a chunk that is wanted again meanwhile joins the main queue at once. So a scan passes through a tenth. A hit
  * only counts: it moves nothing.
  *
- * A large cache has several parts with a mutex each. A mutex is held for a look-up, never while elements are decoded or copied.
+ * `find` takes no lock and allocates nothing (sc_kept_chunk.h says why that is safe). Rarely it overlooks a chunk whose entry is used
+ * again at this moment; its bytes are then read, and `claim` finds it. Claims hold a mutex, of which a large cache has several, never while elements are decoded or copied.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CHUNKS_H
 #define SC_CHUNKS_H
 
-#include <stdatomic.h>
-
-#include "base/sc_common.h"
+#include "plan/sc_kept_chunk.h"
 
 enum sc_cache_answer { SC_CACHE_HIT, SC_CACHE_LOAD, SC_CACHE_PASS };
 
 struct sc_chunks;
 
-struct sc_chunk_key {
-    uint64_t state, chain, position;
-};
-
-/* All elements of a chunk, as its chain stores them; shared, never changed once they are loaded. */
-struct sc_kept_chunk {
-    atomic_uint n_users;
-    uint64_t nbytes;
-    struct sc_kept_chunk *next; /* in a list to free */
-    _Alignas(SC_ALIGNMENT) uint8_t elements[];
-};
-
 struct sc_chunks_info {
-    uint64_t max_nbytes, nbytes, n_chunks, hits, misses, evictions;
+    uint64_t max_nbytes, nbytes, n_chunks, evictions;
 };
 
 /* NULL: no memory. */
 struct sc_chunks *sc_chunks_new(uint64_t max_nbytes);
 
-/* Forget all chunks; or also free the cache, which no thread may use any more. Chunks that were taken may still be in use. */
+/* Forget all chunks; those that were taken may still be in use. Their entries are kept for new ones, and are not counted. */
 void sc_chunks_clear(struct sc_chunks *chunks);
+
+/* No thread may use the cache or hold one of its chunks any more. */
 void sc_chunks_free(struct sc_chunks *chunks);
 
 /* Return a chunk, which the caller holds; NULL: it is not kept. */
@@ -65,10 +54,8 @@ enum sc_cache_answer sc_chunks_claim(struct sc_chunks *chunks, const struct sc_c
                                      bool at_once, struct sc_kept_chunk **chunk, uint64_t *evictions);
 
 /* After LOAD: the elements are there, or could not be decoded. */
-void sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, const struct sc_kept_chunk *chunk,
+void sc_chunks_loaded(struct sc_chunks *chunks, const struct sc_chunk_key *key, struct sc_kept_chunk *chunk,
                       bool is_loaded);
-
-void sc_kept_chunk_release(struct sc_kept_chunk *chunk);
 
 void sc_chunks_get_info(struct sc_chunks *chunks, struct sc_chunks_info *info);
 

@@ -24,8 +24,6 @@ cdef extern from "plan/sc_cache.h" nogil:
         uint64_t max_nbytes
         uint64_t nbytes
         uint64_t n_chunks
-        uint64_t hits
-        uint64_t misses
         uint64_t evictions
 
     uint64_t sc_chunks_total()

@@ -56,7 +56,8 @@ class IndexCache:
         Number of local files that stay open between calls. A call then checks that the name still leads to the open
         file, instead of opening it; this is faster on network file systems. 0 keeps none open.
     max_chunk_bytes : int
-        Bound in bytes of all decoded inner chunks; 0 caches none.
+        Bound in bytes of all decoded inner chunks; 0 caches none. Forgotten ones leave about 180 bytes each, which are used again
+        for others, and freed with the cache.
 
     Raises
     ------
@@ -182,7 +183,7 @@ class IndexCache:
             ``max_nbytes``, ``nbytes`` and ``n_indexes``: bound and size of the cached indexes in bytes, and their number.
             ``hits``, ``misses``, ``evictions``: counters of indexes. ``max_files``, ``n_files``: bound and number of open
             files. ``file_hits``, ``file_misses``: counters of open files. ``chunks``: a dictionary of inner chunks, with
-            ``max_nbytes``, ``nbytes``, ``n_chunks``, ``hits``, ``misses`` and ``evictions``.
+            ``max_nbytes``, ``nbytes``, ``n_chunks`` and ``evictions``; `stats` counts their hits and misses.
         """
         return dict(self._cache.info())
 
