@@ -26,14 +26,18 @@ static struct sc_cache *caches;
 /* ---- indexes that are held ---- */
 
 struct sc_cached_index *
-sc_cached_index_new(const struct sc_chain *shard)
+sc_cached_index_new(const struct sc_chain *shard, uint64_t n_notes)
 {
     static _Atomic uint64_t n_indexes;
     struct sc_cached_index *index = NULL;
+    uint64_t at, nbytes;
 
-    if (shard->index.nbytes <= SIZE_MAX - sizeof *index)
-        index = sc_malloc(sizeof *index + (size_t)shard->index.nbytes);
+    if (add_fits(sizeof *index + 7, shard->index.nbytes, &at) && mul_fits(n_notes, sizeof index->notes[0], &nbytes) &&
+        add_fits(at, nbytes, &nbytes) && nbytes <= SIZE_MAX)
+        index = sc_calloc(1, (size_t)nbytes);
     if (index) {
+        index->notes = (_Atomic uint64_t *)(void *)((uint8_t *)index + (at & ~(uint64_t)7));
+        index->n_notes = n_notes;
         atomic_init(&index->n_users, 1);
         index->number = atomic_fetch_add_explicit(&n_indexes, 1, memory_order_relaxed) + 1;
         index->n_entries = shard->n_chunks;
@@ -173,9 +177,8 @@ slot_begin(struct sc_cache *cache, struct slot *slot, const char *name, const st
     return slot;
 }
 
-/* True if the time stamps are so old that a later change must have others. */
-static bool
-is_stable(const struct sc_cache *cache, const struct sc_file_id *file)
+bool
+sc_cache_is_stable(const struct sc_cache *cache, const struct sc_file_id *file)
 {
     int64_t changed = file->mtime_ns > file->ctime_ns ? file->mtime_ns : file->ctime_ns;
 
@@ -207,7 +210,7 @@ begin_load(struct sc_cache *cache, struct slot *slot, const char *name, const st
 
     cache->info.misses++;
     if (!seen) {
-        if (!is_stable(cache, file) || charge_of(name, shard->n_chunks) > cache->info.max_nbytes) {
+        if (!sc_cache_is_stable(cache, file) || charge_of(name, shard->n_chunks) > cache->info.max_nbytes) {
             if (slot)
                 slot_remove(cache, slot);
             return SC_CACHE_PASS;
@@ -273,7 +276,7 @@ sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_i
         if (index) {
             slot_empty(cache, slot);
             slot->index = held(index);
-            slot_charge(cache, slot, index->n_entries);
+            slot_charge(cache, slot, index->n_entries + index->n_notes / 2);
         } else {
             slot_remove(cache, slot);
         }

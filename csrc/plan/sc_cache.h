@@ -44,8 +44,9 @@ struct sc_cache;
 struct sc_cached_index {
     atomic_uint n_users;
     uint64_t number; /* no other index of this process has it: it names the state of the object */
-    uint64_t n_entries;
+    uint64_t n_entries, n_notes;
     bool is_sound; /* all entries have been checked and are valid */
+    _Atomic uint64_t *notes; /* of a reader, at first 0 (sc_read_disk.c) */
     struct sc_entry entries[];
 };
 
@@ -104,9 +105,12 @@ struct sc_cached_index *sc_cache_peek(struct sc_cache *cache, const char *name, 
 void sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard,
                   struct sc_cached_index *index);
 
-/* Make memory for the entries of a shard, with room for the checksums of the stored index behind them. The caller
+/* True if the time stamps are so old that a later change of the file must have others. */
+bool sc_cache_is_stable(const struct sc_cache *cache, const struct sc_file_id *file);
+
+/* Make memory for the entries of a shard, with room for the checksums of the stored index behind them, and for notes. The caller
  * holds it. NULL: no memory. */
-struct sc_cached_index *sc_cached_index_new(const struct sc_chain *shard);
+struct sc_cached_index *sc_cached_index_new(const struct sc_chain *shard, uint64_t n_notes);
 
 /* Return the memory to which the stored index can be read: pairs in C order are decoded in place, so they need no
  * second memory. NULL: the index has another order and needs memory of its own. */

@@ -124,7 +124,7 @@ enum sc_status
 sc_input_read_index(struct sc_input *input, struct sc_buffer *scratch, struct sc_stats *stats, struct sc_where *where)
 {
     const struct sc_chain *shard = input->chain;
-    struct sc_cached_index *index = sc_cached_index_new(shard);
+    struct sc_cached_index *index = sc_cached_index_new(shard, 0);
     uint64_t offset = input->extent.offset, nbytes = shard->index.nbytes;
     const uint8_t *stored;
     enum sc_status status;
@@ -165,7 +165,7 @@ sc_input_find_state(struct sc_input *input, struct sc_cancel *cancel)
     if (!is_known(input) ||
         sc_cache_get(input->cache, name, &input->file.id, chunk, cancel, &input->index) != SC_CACHE_LOAD)
         return;
-    input->index = sc_cached_index_new(chunk);
+    input->index = sc_cached_index_new(chunk, 1);
     sc_cache_loaded(input->cache, name, &input->file.id, chunk, input->index);
 }
 

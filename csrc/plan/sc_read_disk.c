@@ -2,8 +2,10 @@
  *
  * shardcodec/storage/disk_cache.py writes these files, and describes them. A file has the bytes of some inner chunks, each at its
  * offset in the object, behind the head, and for each of them a slot with its checksum, which was written after the bytes.
- * Only what has a slot is read here, and only bytes that agree with it are decoded. What is not there is missing: the caller
- * requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
+ * Only what has a slot is read here, and only bytes that agree with it are decoded. What has been compared is not compared again
+ * until the file changes: the notes of the cached index have, for each inner chunk, the time of the last change that was known when its
+ * bytes agreed. So the second read of a part of an uncompressed chunk reads no more than from any other local file. What is not there
+ * is missing: the caller requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
  *
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
@@ -110,6 +112,9 @@ sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object)
     object->slots = object->slots_memory.data + HEAD_NBYTES;
     input->base = n_head + sizeof(struct sc_entry) * n;
     touch(input);
+    object->changed_ns = 0;
+    if (input->cache && sc_cache_is_stable(input->cache, &input->file.id))
+        object->changed_ns = (uint64_t)input->file.id.ctime_ns;
     /* More bytes come into the file, but its index never changes. A file that replaces it, also in the same inode, has another
      * token. */
     input->file.id.nbytes = load_le64(object->slots_memory.data + 72);
@@ -123,7 +128,7 @@ read_index(struct sc_reader *reader, struct sc_read_object *object, struct sc_ca
 {
     const struct sc_chain *shard = chain_of(object);
     uint64_t n = shard->n_chunks, nbytes = sizeof(struct sc_entry) * n, at = HEAD_NBYTES + SLOT_NBYTES * (n + 1);
-    struct sc_cached_index *made = sc_cached_index_new(shard);
+    struct sc_cached_index *made = sc_cached_index_new(shard, n);
     enum sc_status status = made ? sc_buffer_reserve(&object->index, (size_t)nbytes) : SC_NO_MEMORY;
 
     if (!status)
@@ -159,6 +164,14 @@ sc_read_disk_find_index(struct sc_reader *reader, struct sc_read_object *object)
     return status;
 }
 
+bool
+sc_read_disk_was_compared(const struct sc_read_object *object, uint64_t entry)
+{
+    const struct sc_cached_index *index = object->input.index;
+
+    return index && object->changed_ns && index->notes[entry] == object->changed_ns;
+}
+
 void
 sc_read_disk_note(struct sc_read_object *object, uint64_t entry)
 {
@@ -178,9 +191,13 @@ enum sc_status
 sc_read_disk_check(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
                    const uint8_t *bytes)
 {
-    if (!is_right(object, t->entry, bytes, t->nbytes)) {
-        reader->where.entry = t->entry;
-        return SC_CHANGED;
+    if (!sc_read_disk_was_compared(object, t->entry)) {
+        if (!is_right(object, t->entry, bytes, t->nbytes)) {
+            reader->where.entry = t->entry;
+            return SC_CHANGED;
+        }
+        if (object->input.index)
+            object->input.index->notes[t->entry] = object->changed_ns;
     }
     reader->stats.disk_hits++;
     reader->stats.disk_bytes_read += t->nbytes;

@@ -57,6 +57,7 @@ struct sc_read_object {
     struct sc_buffer slots_memory;
     const uint8_t *slots; /* of an object in the cache on a local disk; NULL: it is not there */
     bool lacks; /* an inner chunk that is wanted is not there */
+    uint64_t changed_ns; /* the file has changed then for the last time; 0: it may just have changed */
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct sc_read_task *tasks; /* by offset; but see n_kept */
@@ -154,6 +155,9 @@ enum sc_status sc_read_whole_end(struct sc_reader *reader, struct sc_read_object
  * is of no use. */
 enum sc_status sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object);
 
+/* True if the bytes of an inner chunk have been compared since the file changed, so that parts of them may be read. */
+bool sc_read_disk_was_compared(const struct sc_read_object *object, uint64_t entry);
+
 /* As sc_input_find_index(): take the index from the cache in memory, or from the file. */
 enum sc_status sc_read_disk_find_index(struct sc_reader *reader, struct sc_read_object *object);
 
@@ -161,7 +165,7 @@ enum sc_status sc_read_disk_find_index(struct sc_reader *reader, struct sc_read_
 void sc_read_disk_note(struct sc_read_object *object, uint64_t entry);
 void sc_read_disk_end_plan(struct sc_read_object *object);
 
-/* Compare the bytes of an inner chunk with its slot. SC_CHANGED: they are torn. */
+/* Compare the bytes of an inner chunk with its slot, unless that was done. SC_CHANGED: they are torn. */
 enum sc_status sc_read_disk_check(struct sc_reader *reader, const struct sc_read_object *object,
                                   const struct sc_read_task *t, const uint8_t *bytes);
 

@@ -135,8 +135,10 @@ narrow_inner(const struct sc_read_object *object, const uint64_t *c, struct sc_r
     struct sc_box part;
     int64_t offset;
 
-    if ((object->input.fd < 0 && !object->item->source.entries) || object->slots || inner->n_ops || inner->inner)
-        return; /* a slot has the checksum of all bytes */
+    if ((object->input.fd < 0 && !object->item->source.entries) || inner->n_ops || inner->inner)
+        return;
+    if (object->slots && !sc_read_disk_was_compared(object, task->entry))
+        return; /* the slot has the checksum of all bytes */
     if (object->item->selection) {
         sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, task->entry);
         narrow_selected(&at, task);
@@ -319,10 +321,10 @@ plan_object(struct sc_reader *reader, struct sc_read_object *object)
         struct sc_read_task task = { 0, object->input.nbytes, 0 };
 
         status = sc_chain_check_nbytes(chain_of(object), object->input.nbytes, &reader->where);
-        if (object->input.fd >= 0 && !object->slots)
-            narrow_whole(object, &task);
-        if (may_keep(reader, object))
+        if (may_keep(reader, object) || object->slots)
             sc_input_find_state(&object->input, reader->run->plan->cancel);
+        if (object->input.fd >= 0 && (!object->slots || sc_read_disk_was_compared(object, 0)))
+            narrow_whole(object, &task);
         note_state(reader, object);
         return status ? status : push_task(object, task);
     }

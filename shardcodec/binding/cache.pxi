@@ -121,7 +121,7 @@ cdef class Cache:
         cdef sc_cached_index *index
         if not chain.is_shard:
             raise ValueError("expected the chain of a shard: only a shard has an index")
-        index = sc_cached_index_new(&chain.chain)
+        index = sc_cached_index_new(&chain.chain, 0)
         if index == NULL:
             return
         memcpy(index.entries, pairs, view.nbytes())

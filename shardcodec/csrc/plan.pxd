@@ -51,7 +51,7 @@ cdef extern from "plan/sc_cache.h" nogil:
     uint64_t sc_cache_state(sc_cache *cache, const char *name, const sc_chain *shard)
     sc_cached_index *sc_cache_peek(sc_cache *cache, const char *name, const sc_chain *shard)
     void sc_cache_put(sc_cache *cache, const char *name, const sc_chain *shard, sc_cached_index *index)
-    sc_cached_index *sc_cached_index_new(const sc_chain *shard)
+    sc_cached_index *sc_cached_index_new(const sc_chain *shard, uint64_t n_notes)
     void sc_cached_index_release(sc_cached_index *index)
     void sc_cache_get_info(sc_cache *cache, sc_cache_info *info)
 

@@ -12,8 +12,8 @@ All processes of one user share the folder. One sparse file holds the cached byt
     data     bytes of the object, each at its offset
 
 An object without inner chunks counts as one inner chunk. Bytes are written first and their slot after them, so the bytes of a
-writer that was killed have no slot. Each read compares the bytes with the slot: a bit that has flipped, or a write that a power cut
-has reordered, is a miss. Two processes write equal bytes to equal places, because the state is the same, so they need no lock.
+writer that was killed have no slot. A read compares the bytes with the slot, each process once until the file changes: a bit that has
+flipped, or a write that a power cut has reordered, is a miss. Two processes write equal bytes to equal places, because the state is the same, so they need no lock.
 The file of an older state is removed; a process that has it open keeps the old bytes, which it had read in time.
 
 Objects that this process has written have another state than their file. Only a comparison shows it, so with ``immutable`` the

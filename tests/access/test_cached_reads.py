@@ -167,6 +167,35 @@ def test_any_byte_of_a_file_may_be_wrong(layout: str, server: Objects, folder: P
         counted(array)
 
 
+def wait_until_old(folder: Path) -> None:
+    """Wait until the times of all files would show another change."""
+    changed = max(file.stat().st_ctime for file in files_of(folder))
+    time.sleep(max(0.0, changed + 2.1 - time.time()))
+
+
+@pytest.mark.parametrize("shards", [None, (12, 20, 20)], ids=["plain", "shards"])
+def test_bytes_are_compared_once_until_the_file_changes(shards: Any, server: Objects, folder: Path) -> None:
+    """Whole inner chunks were read for each part of one, which took twice as long as from local files without checksums."""
+    chunks = (12, 20, 20) if shards is None else (4, 10, 10)
+    store = create_in(server, chunks=chunks, shards=shards, compressors=None)
+    box, row = np.s_[1, 3, :], DATA.dtype.itemsize * 20 if shards is None else DATA.dtype.itemsize * 10
+    array = shardcodec.open_array(store, "a", immutable=True)
+    counted(array, box)
+    whole = counted(array, box)["bytes_read"]
+    assert whole > 10 * row
+    assert counted(array, box)["bytes_read"] == whole, "the file has just changed"
+    wait_until_old(folder)
+    assert counted(array, box)["bytes_read"] == whole
+    again = counted(array, box)
+    assert 0 < again["bytes_read"] <= 4 * row
+    assert again["requests"] == again["misses"] == 0
+    for file in files_of(folder):
+        damage(file, "flip", file.read_bytes().find(DATA[1, 3, :5].tobytes()))
+    wait_until_old(folder)
+    changed = counted(array, box)
+    assert changed["misses"] > 0 < changed["requests"], "it was noticed, and fetched again"
+
+
 def test_objects_of_another_shape_are_not_taken_for_it(server: Objects, folder: Path) -> None:
     """The file of an object has the slots of the array that wrote it."""
     counted(shardcodec.open_array(create_in(server, "plain"), "a", immutable=True))
