@@ -247,7 +247,7 @@ class PlanReader:
     ) -> None: ...
     def read(
         self, items: Sequence[ReadPlanItem], out: Buffer, axes: Ints, cancel: Cancel | None = None
-    ) -> None: ...
+    ) -> list[int]: ...
 
 def parse_selection(selection: Any, shape: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints] | None: ...
 def locate_selection(
@@ -264,6 +264,8 @@ class SliceReader:
         allow_in_index: bool = False,
         cache: Cache | None = None,
         immutable: bool = False,
+        n_threads: int = 1,
+        group_nbytes: int = 262144,
         io_depth: int = 0,
         io_latency: float | None = None,
     ) -> None: ...
@@ -285,8 +287,9 @@ class ArraySlices(SliceReader):
         chain: Chain,
         *,
         shape: Ints,
-        lead: str,
-        between: str,
+        lead: str = "",
+        between: str = "/",
+        on_disk: Callable[[Ints], str | None] | None = None,
         empty: Callable[[tuple[int, ...], Any], Buffer],
         dtype: Any,
         max_nbytes: int,
@@ -294,6 +297,8 @@ class ArraySlices(SliceReader):
         allow_in_index: bool = False,
         cache: Cache | None = None,
         immutable: bool = False,
+        n_threads: int = 1,
+        group_nbytes: int = 262144,
     ) -> None: ...
     def get(self, selection: Any) -> Any: ...
 

@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +27,6 @@ from ..format.array_document import attributes_of, encoded_document, json_object
 from ..format.chunk_keys import KeyEncoding, key_encoding
 from ..options import Options
 from ..storage import file_systems
-from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.event_loop import from_zarrs_loop, in_thread
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
@@ -34,12 +34,13 @@ from ..storage.kinds import introduce, is_zarr_store, locate
 from ..storage.renamed_store import RenamedStore, original
 from ..storage.retry import Patience
 from ..storage.store import Store
-from .read import ObjectSelection, read, slice_reader
+from .read import ObjectSelection, plan_reader, read, slice_reader
 from .regions import Box, Boxes, Selection, as_void, covers, whole
 from .split_by_object import box_rows, flat_parts, object_boxes
 
 if TYPE_CHECKING:
     from .._native import Chain
+    from .disk_reads import DiskReader
 
 __all__ = [
     "ArrayObjects",
@@ -464,7 +465,7 @@ class BoxReader:
 
     cache: decoded indexes of local files. empty: returns a new array, as `numpy.empty`.
 
-    get: reads a small basic selection within one local file, in one native call, or one within an immutable object of which all
+    get: reads a small basic selection within one local file, in one native call, or any within an immutable object of which all
     is in the cache on a local disk; returns None for any other. Its errors do not name the object: after one call `read`, which
     names it, and reads again if a writer has changed it.
     """
@@ -478,48 +479,42 @@ class BoxReader:
     ) -> None:
         self._objects = objects
         self._options = options
-        native_cache = None if cache is None else cache.native
-        self._plans = native.load().PlanReader(
-            n_threads=options.threads,
-            max_gap_nbytes=MAX_GAP_NBYTES,
-            allow_in_index=options.allow_in_index,
-            cache=native_cache,
-            immutable=options.immutable,
-            **options.io_rules,
-        )
+        self._plans = plan_reader(options, cache)
         store = objects.folder.store
         root = None if store.is_prompt else store.path(objects.folder.prefix)
         self._lacks_names = root is not None and file_systems.loses_locks(
             root
         )  # then `read` knows what is absent
-        slices = self._slice_reader(empty, native_cache)
-        self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
-        if (
-            options.immutable
-            and options.cache_dir is not None
-            and not store.is_near
-            and objects.chain.stage is None
-        ):
-            self.get = functools.partial(self._get_from_disk, empty)
+        self._disk: DiskReader | None = None
+        if options.cache_dir is not None and not store.is_near:
+            from .disk_reads import disk_reader  # here, because most processes read files or memory
+
+            self._disk = disk_reader(store, options)
         self._locate = native.load().locate_selection
         self._key = functools.lru_cache(N_KEYS)(objects.key)
+        slices = self._slice_reader(empty, cache)
+        self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
 
-    def _slice_reader(self, empty: Callable[..., Any], cache: Any) -> Any:
-        """Return the fast path for slices inside one file; None if objects are not files."""
-        objects = self._objects
+    def _slice_reader(self, empty: Callable[..., Any], cache: IndexCache | None) -> Any:
+        """Return the fast path for slices inside one file, or one immutable object on a local disk; None if there is none."""
+        objects, options = self._objects, self._options
         lead = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
-        if lead is None or not objects.shape or self._lacks_names:
+        files: dict[str, Any]
+        if not objects.shape or self._lacks_names:
             return None
-        return slice_reader(
-            objects.chain,
-            objects.dtype,
-            self._options,
-            shape=objects.shape,
-            lead=lead,
-            between=objects.keys.separator,
-            empty=empty,
-            cache=cache,
-        )
+        if lead is not None:
+            native_cache = None if cache is None else cache.native
+            files = {"lead": lead, "between": objects.keys.separator, "cache": native_cache}
+        elif self._disk is not None and options.immutable:
+            files = {"on_disk": self._file_on_disk, "max_nbytes": sys.maxsize, "n_threads": options.threads}
+        else:
+            return None
+        return slice_reader(objects.chain, objects.dtype, options, shape=objects.shape, empty=empty, **files)
+
+    def _file_on_disk(self, coords: Ints) -> str | None:
+        """Return the file of the object at a grid position in the cache on a local disk; None if it may not be read."""
+        assert self._disk is not None
+        return self._disk.file(self._key(coords))
 
     def locate(self, selection: Any) -> tuple[ObjectSelection, Ints, Ints] | None:
         """Return a basic selection within one object as (`ObjectSelection`, axes, shape), the last two as from `parse_selection`.
@@ -578,29 +573,16 @@ class BoxReader:
         else:
             await from_zarrs_loop(self._fetch(items, out, axes))
 
-    def _get_from_disk(self, empty: Callable[..., Any], selection: Any) -> np.ndarray[Any, Any] | None:
-        from .disk_reads import cache_of, left_of_lasting
-
-        if (place := self.locate(selection)) is None:
-            return None
-        item, axes, shape = place
-        if (disk := cache_of(self._objects.folder.store, self._options)) is None:
-            return None
-        out = empty(shape, self._objects.dtype)
-        left = left_of_lasting(disk, [item], out, axes, self._options)
-        return None if left else out
-
     def _read_far(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
         """Read as `_fetch`; what is on a local disk in this thread."""
-        from .disk_reads import cache_of, read_from_disk  # here, because most processes read files or memory
-        from .read_remote import fetch_rest
-
-        store, options = self._objects.folder.store, self._options
-        if (disk := cache_of(store, options)) is None:
+        disk = self._disk
+        if disk is None or not disk.is_usable():
             on_zarrs_loop(self._fetch(items, out, axes))
-            return
-        if rest := read_from_disk(disk, store, items, out, axes, options):
-            on_zarrs_loop(fetch_rest(disk, store, rest, out, axes, options, store.limits()))
+        elif rest := disk.read(items, out, axes):
+            from .read_remote import fetch_rest
+
+            store = self._objects.folder.store
+            on_zarrs_loop(fetch_rest(disk.cache, store, rest, out, axes, self._options, store.limits()))
 
     async def _fetch(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
         from .read_remote import read_far

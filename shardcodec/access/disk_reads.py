@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Reads from the cache on a local disk (`storage.disk_cache`), in the thread of the caller.
 
-`read_from_disk` decodes the objects of which all requested inner chunks are there: with one native call, as local files, if they
+`DiskReader.read` decodes the objects of which all requested inner chunks are there: with one native call, as local files, if they
 are ``immutable``, otherwise with a few. The caller hands all others to `read_remote.fetch`, and those whose state it must still
 compare.
 """
@@ -18,12 +18,13 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..options import Options
+from ..storage import indexes
 from ..storage.budget import Limits
 from ..storage.indexes import RemoteIndex
 from ..storage.store import Answer, Store
 from .placement import ABSENT
-from .read import ObjectSelection, is_staged, read, read_once, with_key
-from .regions import outline, touched
+from .read import ObjectSelection, is_staged, plan_reader, read, with_key
+from .regions import as_void, outline, touched
 from .remote_index import IndexLoader, chunk_ticket
 
 if TYPE_CHECKING:
@@ -31,31 +32,22 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "DiskReader",
     "Numbers",
     "ObjectOnDisk",
-    "cache_of",
-    "left_of_lasting",
+    "disk_reader",
     "plan_ranges",
     "positions_of",
-    "read_from_disk",
 ]
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Ranges = Sequence[tuple[int, int]]
+Rest = list[tuple[int, ObjectSelection]]  # positions and items that are left
 
 # Encoded bytes of the objects that one native call decodes, unless one object has more: they stay in the processor's cache.
 GROUP_NBYTES = 8 << 20
 # Objects from which more is read are left to `fetch`, which reads them in parts.
 MAX_NBYTES = 64 << 20
-
-
-def cache_of(store: Store, options: Options) -> DiskCache | None:
-    """Return the cache on a local disk for the objects of a store; None if there is none."""
-    if options.cache_dir is None:
-        return None
-    from ..storage import disk_cache  # here, because most processes have none
-
-    return disk_cache.of_store(store, options)
 
 
 def plan_ranges(
@@ -189,88 +181,108 @@ class ObjectOnDisk:
         return (source, nbytes) if good.all() else None
 
 
-def read_from_disk(
-    disk: DiskCache,
-    store: Store,
-    items: Sequence[ObjectSelection],
-    out: Numbers,
-    axes: Sequence[int],
-    options: Options,
-) -> list[tuple[int, ObjectSelection]]:
-    """Decode objects that are on the disk; return the positions and items for `fetch`, which reads or compares the others.
+class DiskReader:
+    """Reads from the cache on a local disk of the objects of one store, with options that are parsed once.
 
-    Without `immutable`, those that were decoded are among them; their source is an `Answer` without data, which has their state.
+    cache: the cache. Each read asks `is_usable` before.
     """
-    if is_staged(items):
-        return list(enumerate(items))
-    if not (left := left_of_lasting(disk, items, out, axes, options)):
-        return []
-    limits = store.limits()
-    names = store.index_names([item.key for _, item in left])
-    rest: list[tuple[int, ObjectSelection]] = []
-    group: list[tuple[int, ObjectSelection, Answer]] = []
-    total = 0
-    for (position, item), name in zip(left, names, strict=True):
-        since = chunk_ticket(store, item.chain, options)
-        loader = IndexLoader(store, item.key, item.chain, options, name, since=since)
-        on_disk = ObjectOnDisk(disk, item, loader, limits)
-        state = Answer(None, state=on_disk.cached.state)
+
+    def __init__(self, cache: DiskCache, store: Store, options: Options) -> None:
+        self.cache = cache
+        self.is_usable = cache.is_usable
+        self._store = store
+        self._options = options
+        self._plans = plan_reader(options, indexes.of_options(options))
+
+    def file(self, key: str) -> str | None:
+        """Return the file of an immutable object; None if its bytes may be old."""
+        return self.cache.lasting([key])[0] if self.is_usable() else None
+
+    def read(self, items: Sequence[ObjectSelection], out: Numbers, axes: Sequence[int]) -> Rest:
+        """Decode objects that are on the disk; return the positions and items for `fetch`, which reads or compares the others.
+
+        Without `immutable`, those that were decoded are among them; their source is an `Answer` without data, which has their state.
+        """
+        if is_staged(items):
+            return list(enumerate(items))
+        is_lasting = self._options.immutable
+        left = self._left_of_lasting(items, out, axes) if is_lasting else list(enumerate(items))
+        return self._left_of_states(left, out, axes) if left else left
+
+    def _left_of_lasting(self, items: Sequence[ObjectSelection], out: Numbers, axes: Sequence[int]) -> Rest:
+        """Decode the immutable objects of which all is on the disk; return the positions and items of the others."""
+        files = self.cache.lasting([item.key for item in items])
+        plan = [(item.chain, (file,), item.box) for item, file in zip(items, files, strict=True) if file]
+        if not plan:
+            return list(enumerate(items))
         try:
-            found = on_disk.source((out, axes))
-        except ShardError:  # the index may be stale
-            found = None
-        finally:
-            on_disk.cached.close()
-        if found is None:
-            rest.append((position, item))
-            continue
-        source, nbytes = found
-        if total + nbytes > GROUP_NBYTES:
-            rest += _decoded(group, disk, out, axes, options)
-            group, total = [], 0
-        group.append((position, item._replace(source=source), state))
-        total += nbytes
-    return rest + _decoded(group, disk, out, axes, options)
+            missing: Sequence[int] = self._plans.read(plan, as_void(out), axes, native.current())
+        except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
+            if not (
+                isinstance(getattr(error, "shard", None), int) or getattr(error, "filename", None) in files
+            ):
+                raise  # of a signal handler: those of the engine have the number of an object, or its file
+            missing = range(len(plan))
+        if not missing and len(plan) == len(items):
+            return []
+        there = [i for i, file in enumerate(files) if file]
+        found = set(there).difference(there[i] for i in missing)
+        return [(i, item) for i, item in enumerate(items) if i not in found]
+
+    def _left_of_states(self, left: Rest, out: Numbers, axes: Sequence[int]) -> Rest:
+        """Decode as `read` the objects whose state is compared."""
+        store, options = self._store, self._options
+        limits = store.limits()
+        names = store.index_names([item.key for _, item in left])
+        rest: Rest = []
+        group: list[tuple[int, ObjectSelection, Answer]] = []
+        total = 0
+        for (position, item), name in zip(left, names, strict=True):
+            since = chunk_ticket(store, item.chain, options)
+            loader = IndexLoader(store, item.key, item.chain, options, name, since=since)
+            on_disk = ObjectOnDisk(self.cache, item, loader, limits)
+            state = Answer(None, state=on_disk.cached.state)
+            try:
+                found = on_disk.source((out, axes))
+            except ShardError:  # the index may be stale
+                found = None
+            finally:
+                on_disk.cached.close()
+            if found is None:
+                rest.append((position, item))
+                continue
+            source, nbytes = found
+            if total + nbytes > GROUP_NBYTES:
+                rest += self._decoded(group, out, axes)
+                group, total = [], 0
+            group.append((position, item._replace(source=source), state))
+            total += nbytes
+        return rest + self._decoded(group, out, axes)
+
+    def _decoded(
+        self, group: Sequence[tuple[int, ObjectSelection, Answer]], out: Numbers, axes: Sequence[int]
+    ) -> Rest:
+        """Decode objects; return those that `fetch` reads or compares. The files of damaged ones are removed."""
+        if not group:
+            return []
+        try:
+            read([item for _, item, _ in group], out, axes, self._options)
+        except ShardError:
+            if len(group) > 1:
+                return [done for one in group for done in self._decoded([one], out, axes)]
+            ((position, item, _),) = group
+            self.cache.drop(item.key)
+            return [(position, item._replace(source=None))]
+        if self._options.immutable:
+            return []
+        return [(position, item._replace(source=state)) for position, item, state in group]
 
 
-def left_of_lasting(
-    disk: DiskCache, items: Sequence[ObjectSelection], out: Numbers, axes: Sequence[int], options: Options
-) -> list[tuple[int, ObjectSelection]]:
-    """Decode the immutable objects of which all is on the disk; return the positions and items of the others."""
-    files = disk.lasting([item.key for item in items])
-    there = [i for i, file in enumerate(files) if file is not None]
-    if not there:
-        return list(enumerate(items))
-    plan = [(items[i].chain, (files[i],), items[i].box) for i in there]
-    try:
-        missing = {there[i] for i in read_once(plan, out, axes, options)}
-    except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
-        if not (isinstance(getattr(error, "shard", None), int) or getattr(error, "filename", None) in files):
-            raise  # of a signal handler: those of the engine have the number of an object, or its file
-        missing = set(there)
-    return [(i, item) for i, item in enumerate(items) if files[i] is None or i in missing]
+def disk_reader(store: Store, options: Options) -> DiskReader | None:
+    """Return the reader of the cache on a local disk for the objects of a store; None if there is none."""
+    if options.cache_dir is None:
+        return None
+    from ..storage import disk_cache  # here, because most processes have none
 
-
-def _decoded(
-    group: Sequence[tuple[int, ObjectSelection, Answer]],
-    disk: DiskCache,
-    out: Numbers,
-    axes: Sequence[int],
-    options: Options,
-) -> list[tuple[int, ObjectSelection]]:
-    """Decode objects; return those that `fetch` reads or compares. The files of damaged ones are removed."""
-    if not group:
-        return []
-    try:
-        read([item for _, item, _ in group], out, axes, options)
-    except ShardError:
-        if len(group) > 1:
-            return [done for one in group for done in _decoded([one], disk, out, axes, options)]
-        ((position, item, _),) = group
-        disk.drop(item.key)
-        return [(position, item._replace(source=None))]
-    return (
-        []
-        if options.immutable
-        else [(position, item._replace(source=state)) for position, item, state in group]
-    )
+    cache = disk_cache.of_store(store, options)
+    return None if cache is None else DiskReader(cache, store, options)

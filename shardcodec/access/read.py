@@ -18,6 +18,7 @@ from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
+from ..storage.indexes import IndexCache
 from ..storage.retry import Patience, retry
 from .inner_chunks import coordinates, element_coordinates
 from .regions import Box, Points, Selection, as_void, covers, has_buffer_format, n_touched
@@ -35,9 +36,9 @@ __all__ = [
     "is_damage",
     "leaves_the_thread",
     "path_of",
+    "plan_reader",
     "read",
     "read_nbytes",
-    "read_once",
     "slice_reader",
     "with_key",
 ]
@@ -165,23 +166,18 @@ def _native_settings(options: Options) -> dict[str, Any]:
         "n_threads": options.threads,
         "max_gap_nbytes": MAX_GAP_NBYTES,
         "allow_in_index": options.allow_in_index,
-        "cancel": native.current(),
         **options.io_rules,
     }
 
 
-def _native_cache(options: Options) -> dict[str, Any]:
-    kept = indexes.of_options(options)
-    return {"cache": None if kept is None else kept.native, "immutable": options.immutable}
+def _with_cache(options: Options, cache: IndexCache | None) -> dict[str, Any]:
+    of_cache = {"cache": None if cache is None else cache.native, "immutable": options.immutable}
+    return _native_settings(options) | of_cache
 
 
-def read_once(
-    plan: Sequence[tuple[Any, Any, Any]], out: np.ndarray[Any, Any], axes: Sequence[int], options: Options
-) -> list[int]:
-    """Read as `read` objects whose codecs are native, each a chain, a source and a box, once; errors name their positions."""
-    how = _native_settings(options) | _native_cache(options)
-    missing, _ = native.load().read(plan, as_void(out), axes, **how)
-    return missing  # type: ignore[no-any-return]
+def plan_reader(options: Options, cache: IndexCache | None) -> Any:
+    """Return a native reader for many calls; its errors name positions in a plan. cache: decoded indexes."""
+    return native.load().PlanReader(**_with_cache(options, cache))
 
 
 def read(
@@ -204,11 +200,12 @@ def read(
     def work() -> list[int]:
         try:
             if not in_stages:
-                return read_once(plan, out, axes, options)
+                how = _with_cache(options, indexes.of_options(options)) | {"cancel": native.current()}
+                return list(native.load().read(plan, as_void(out), axes, **how)[0])
             from .staged import read as staged_read  # here, because most arrays have only native codecs
 
-            how = _native_settings(options) | {"staging_nbytes": options.staging_nbytes}
-            return staged_read.read(plan, out, axes, **how)[0]
+            how = _native_settings(options) | {"cancel": native.current()}
+            return staged_read.read(plan, out, axes, staging_nbytes=options.staging_nbytes, **how)[0]
         except ShardError as error:
             raise explain(error, items) from error.__cause__
 
@@ -223,8 +220,8 @@ def read(
 def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
     """Return the native fast path for small boxes; None if this chain or dtype (that of the memory) has none.
 
-    of_array: folder and geometry of an array of local files (`_native.ArraySlices`); without them the reader gets paths of
-    files. After an error of the reader call `read`, whose error names the object.
+    of_array: files and geometry of an array (`_native.ArraySlices`); without them the reader gets paths of files. After an error
+    of the reader call `read`, whose error names the object.
     """
     if chain.stage is not None or not has_buffer_format(dtype):
         return None

@@ -16,7 +16,7 @@ between calls (`storage.indexes`); with a cached index, a part of a shard needs 
 With the option ``cache_dir``, whole inner chunks are cached on a local disk (`storage.disk_cache`). Those that are there are
 decoded at the same time as the others are requested. The requests are bound to the state of the cached bytes, and if there are
 none, one byte is requested to compare the state. Objects that are on the disk as a whole are decoded before
-(`disk_reads.read_from_disk`), and only compared here.
+(`disk_reads.DiskReader`), and only compared here.
 
 With the option ``cache``, decoded inner chunks are cached in memory, under the cached index. They are copied before any are requested.
 """
@@ -45,14 +45,7 @@ from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Answer, ObjectChanged, Remote, Store
 from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes, with_proof
-from .disk_reads import (
-    Numbers,
-    ObjectOnDisk,
-    cache_of,
-    plan_ranges,
-    positions_of,
-    read_from_disk,
-)
+from .disk_reads import Numbers, ObjectOnDisk, disk_reader, plan_ranges, positions_of
 from .limited_remote import LimitedRemote
 from .placement import ABSENT
 from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read
@@ -217,14 +210,13 @@ async def read_far(
     limits: Limits,
 ) -> list[int]:
     """Read as `fetch`, from the cache on a local disk first, if there is one."""
-    disk = cache_of(store, options)
-    if disk is None:
-        rest = list(enumerate(items))
-    else:
-        is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
-        work = disk, store, items, out, axes, options
-        rest = read_from_disk(*work) if is_small else await in_thread(read_from_disk, *work)
-    return await fetch_rest(disk, store, rest, out, axes, options, limits)
+    disk = disk_reader(store, options)
+    if disk is None or not disk.is_usable():
+        return await fetch_rest(None, store, list(enumerate(items)), out, axes, options, limits)
+    is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
+    work = items, out, axes
+    rest = disk.read(*work) if is_small else await in_thread(disk.read, *work)
+    return await fetch_rest(disk.cache, store, rest, out, axes, options, limits)
 
 
 async def fetch_rest(
@@ -236,7 +228,7 @@ async def fetch_rest(
     options: Options,
     limits: Limits,
 ) -> list[int]:
-    """Read as `fetch` what `read_from_disk` has left; return the positions of missing objects."""
+    """Read as `fetch` what `DiskReader.read` has left; return the positions of missing objects."""
     if not rest:
         return []
     items = [item for _, item in rest]

@@ -84,7 +84,7 @@ def read(items, out, axes, *, unsigned n_threads=1, uint64_t max_gap_nbytes=6553
 
 
 cdef class PlanReader:
-    """`read` for many calls with the same settings, which are parsed once. It returns nothing."""
+    """`read` for many calls with the same settings, which are parsed once."""
 
     cdef Cache cache
     cdef sc_read_plan fixed
@@ -97,9 +97,9 @@ cdef class PlanReader:
         self.cache = cache
 
     def read(self, items, out, axes, Cancel cancel=None):
-        """Read parts of many objects into one array; arguments as for the function `read`."""
+        """Read parts of many objects into one array, as the function `read`; return the positions of objects that do not exist."""
         cdef sc_read_plan plan = self.fixed
-        run_read(&plan, items, out, axes, cancel)
+        return run_read(&plan, items, out, axes, cancel)
 
 
 def read_index(Chain chain, source, out, *, uint64_t nbytes=0, replaced=None, bint allow_in_index=False):

@@ -138,7 +138,7 @@ cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_
 
 
 cdef class SliceReader:
-    """A reader for small reads of files with one chain, in the calling thread; its constructor prepares the plan once.
+    """A reader for small reads of files with one chain; its constructor prepares the plan once.
 
     max_nbytes: larger reads, in decoded bytes, and selections other than slices and integers are left to `read`.
     """
@@ -149,9 +149,10 @@ cdef class SliceReader:
     cdef uint64_t max_nbytes
 
     def __init__(self, Chain chain, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536, bint allow_in_index=False,
-                 Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None):
+                 Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None, unsigned n_threads=1,
+                 uint64_t group_nbytes=262144):
         chain.refuse_opaque()
-        read_settings(&self.fixed, 1, max_gap_nbytes, max_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
+        read_settings(&self.fixed, n_threads, max_gap_nbytes, group_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
                       SC_IO_MAX_NBYTES)
         self.fixed.n_items = 1
         self.chain, self.cache, self.max_nbytes = chain, cache, max_nbytes
@@ -205,7 +206,9 @@ cdef class SliceReader:
             status = sc_read(&plan, &where)
         if status != SC_OK:
             cancel.raise_caught()
-            raise_status(status, &where, [item.source.path])
+            if not item.source.is_on_disk:
+                raise_status(status, &where, [item.source.path])
+            item.missing = True  # the folder fails, or bytes in it are torn
         return 0
 
 
@@ -215,26 +218,32 @@ cdef class ArraySlices(SliceReader):
     In Python, dividing positions by the chunk shape and naming the file would cost as much as the read.
 
     lead: path of a file up to the first number of its grid position. between: the character between two numbers.
+    on_disk: instead of both, a callable from a grid position to the path of the file in the cache on a local disk; None if that may
+    not be read. Nothing is read if the file lacks something.
     empty: a callable that returns a new array of a shape and dtype, such as numpy.empty.
     """
 
     cdef uint64_t shape[32]
     cdef bytes lead
     cdef char between
-    cdef object empty, dtype
+    cdef object empty, dtype, on_disk
 
-    def __init__(self, Chain chain, *, shape, str lead, str between, empty, dtype, **how):
+    def __init__(self, Chain chain, *, shape, str lead="", str between="/", on_disk=None, empty, dtype, **how):
         super().__init__(chain, **how)
         if chain.chain.ndim == 0:
             raise ValueError("expected a chain with at least one axis, got rank 0")
         read_numbers(shape, chain.chain.ndim, self.shape)
         self.lead, self.between, self.empty, self.dtype = path_bytes(lead), ord(between), empty, dtype
+        self.on_disk = on_disk
 
     cdef bytes path(self, const int64_t *position):
-        """Return the path of the file of a chunk."""
+        """Return the path of the file of a chunk; None if there is none that may be read."""
         cdef char numbers[1024]  # 32 numbers of at most 19 digits
         cdef size_t n = 0
         cdef int a
+        if self.on_disk is not None:
+            found = self.on_disk(tuple([position[a] for a in range(self.chain.chain.ndim)]))
+            return None if found is None else path_bytes(found)
         for a in range(self.chain.chain.ndim):
             n += <size_t>snprintf(&numbers[n], sizeof(numbers) - n, b"%c%lld", self.between, <long long>position[a])
         return self.lead + PyBytes_FromStringAndSize(&numbers[1], <Py_ssize_t>n - 1)
@@ -256,7 +265,9 @@ cdef class ArraySlices(SliceReader):
         if not within_object(chain, &item.box, position):
             return None
         path = self.path(position)
-        item.source.path = PyBytes_AsString(path)
+        if path is None:
+            return None
+        item.source.path, item.source.is_on_disk = PyBytes_AsString(path), self.on_disk is not None
         if not self.is_small(&item):
             return None
         shape = tuple([item.box.count[a] for a in range(chain.ndim) if kept[a]])
@@ -275,7 +286,7 @@ cdef class ArraySlices(SliceReader):
             axis += 1
         item.dst = view.data()
         self.run(&item, strides)
-        return out
+        return None if item.source.is_on_disk and item.missing else out
 
 
 cdef class ChunkSlices:

@@ -84,44 +84,67 @@ _log = logging.getLogger("shardcodec")
 
 
 class DiskCache:
-    """The cached objects of one store in a folder. place: hash of the name of the store. is_immutable: as the option."""
+    """The cached objects of one store in a folder.
+
+    place: hash of the name of the store. is_immutable: as the option. name, path: from the key of an object to its name, a hash, and
+    to its file.
+    """
 
     def __init__(self, folder: str, max_nbytes: int, place: bytes, *, is_immutable: bool) -> None:
         self.folder = folder
         self.is_immutable = is_immutable
         self._max_nbytes = max_nbytes
         self._place = place
+        self.name = functools.partial(_name, place)
+        self.path = functools.partial(_path, folder, place)
+
+    def is_usable(self) -> bool:
+        """Return True if only this user can write to the folder, which is made if it is missing; otherwise warn once."""
+        folder = self.folder
+        try:
+            try:
+                found = os.stat(folder)
+            except FileNotFoundError:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                found = os.stat(folder)
+        except OSError as error:
+            stats.disk_cache(errors=1)
+            _log_once(folder, error.strerror or str(error))
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            _warn_once(folder, "expected a folder")
+        elif found.st_uid != os.geteuid():
+            _warn_once(
+                folder, f"expected a folder of user {os.geteuid()}, this one belongs to user {found.st_uid}"
+            )
+        elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(found.st_mode)
+            _warn_once(folder, f"expected a folder that only its owner can write to, its mode is {mode:o}")
+        else:
+            return True
+        return False
 
     def object(self, key: str, n_chunks: int) -> CachedObject:
         """Return what is cached of an object with this number of inner chunks; the caller closes it."""
         return CachedObject(self, key, n_chunks)
 
     def lasting(self, keys: Sequence[str]) -> list[str | None]:
-        """Return the files of objects that are read without a comparison; None if their bytes may be old."""
-        if not self.is_immutable:
-            return [None] * len(keys)
-        return [None if self.is_old(key) else self.path(self.name(key)) for key in keys]
+        """Return the files of immutable objects, which are read without a comparison; None if their bytes may be old."""
+        if not (_written or _removed):
+            return list(map(self.path, keys))
+        return [None if self.is_old(key) else self.path(key) for key in keys]
 
     def is_old(self, key: str) -> bool:
         """Return True if this process has written or removed an immutable object, which nothing but this shows."""
-        if not self.is_immutable or not (_written or _removed):
-            return False
-        return self.name(key) in _written or any(
-            place == self._place and key.startswith(prefix) for place, prefix in tuple(_removed)
+        return self.is_immutable and (
+            self.name(key) in _written
+            or any(place == self._place and key.startswith(prefix) for place, prefix in tuple(_removed))
         )
-
-    def name(self, key: str) -> bytes:
-        """Return the name of an object, a hash."""
-        return _name(self._place, key)
-
-    def path(self, name: bytes) -> str:
-        """Return the file of an object."""
-        return f"{self.folder}/{name.hex()}{SUFFIX}"
 
     def drop(self, key: str) -> None:
         """Remove what is cached of an object, because its bytes cannot be decoded."""
         with suppress(OSError):
-            os.unlink(self.path(self.name(key)))
+            os.unlink(self.path(key))
 
     def reserve(self, nbytes: int) -> bool:
         """Count bytes that are written next, and evict other files; return False if they may not be written."""
@@ -151,9 +174,9 @@ class CachedObject:
     def __init__(self, cache: DiskCache, key: str, n_chunks: int) -> None:
         self._cache = cache
         self._key = key
-        self._name = name = cache.name(key)
+        self._name = cache.name(key)
         self._n_chunks = n_chunks
-        self._path = cache.path(name)
+        self._path = cache.path(key)
         self._first = HEAD_NBYTES + 8 * (n_chunks + 1) + 16 * n_chunks  # of the data
         self._fd = -1
         # True after an error. The file is closed at the end, because another thread may use it.
@@ -372,8 +395,7 @@ def of_store(store: Store, options: Options) -> DiskCache | None:
         return None
     if not (options.immutable or store.has_lasting_states):
         return None
-    place = _places.of(store.place)
-    if place is None or not _is_private(options.cache_dir):
+    if (place := _places.of(store.place)) is None:
         return None
     return DiskCache(options.cache_dir, options.cache_dir_bytes, place, is_immutable=options.immutable)
 
@@ -402,6 +424,12 @@ def _name(place: bytes, key: str) -> bytes:
     return hashlib.sha256(place + key.encode()).digest()
 
 
+@functools.lru_cache(1 << 14)
+def _path(folder: str, place: bytes, key: str) -> str:
+    """Return the file of an object, which a hash names."""
+    return f"{folder}/{_name(place, key).hex()}{SUFFIX}"
+
+
 def _place_of(base: Any) -> bytes | None:
     """Return a hash of the name of a store, valid in every process; None if it has no such name."""
     if (
@@ -426,32 +454,6 @@ def _name_of_class(thing: Any) -> str:
 
 
 _places = ByIdentity(_place_of)
-
-
-def _is_private(folder: str) -> bool:
-    """Return True if only this user can write to the folder, which is made if it is missing; otherwise warn once."""
-    try:
-        try:
-            found = os.stat(folder)
-        except FileNotFoundError:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            found = os.stat(folder)
-    except OSError as error:
-        stats.disk_cache(errors=1)
-        _log_once(folder, error.strerror or str(error))
-        return False
-    if not stat.S_ISDIR(found.st_mode):
-        _warn_once(folder, "expected a folder")
-    elif found.st_uid != os.geteuid():
-        _warn_once(
-            folder, f"expected a folder of user {os.geteuid()}, this one belongs to user {found.st_uid}"
-        )
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(found.st_mode)
-        _warn_once(folder, f"expected a folder that only its owner can write to, its mode is {mode:o}")
-    else:
-        return True
-    return False
 
 
 # The warnings that were given. `setdefault` is one step, so of several threads only one gives a warning.
