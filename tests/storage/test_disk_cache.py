@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -259,6 +260,21 @@ def test_folder_that_other_users_may_write_to_is_not_used(mode: int, server: Obj
             warnings.simplefilter("error")
             read_twice(store)
     assert not list(folder.iterdir())
+
+
+def test_each_read_looks_at_the_folder(server: Objects, tmp_path: Path) -> None:
+    """A handle that is open remembers which cache serves it, and others may write to the folder since."""
+    with shardcodec.options(cache_dir=tmp_path / "cache"):
+        array = shardcodec.open_array(create_in(server), "a", immutable=True)
+    for box in (np.s_[:], np.s_[:4, :10, :10]):
+        np.testing.assert_array_equal(array[box], DATA[box])
+        for mode, is_used in ((0o700, True), (0o770, False), (0o700, True)):
+            disk_cache._told.clear()
+            (tmp_path / "cache").chmod(mode)
+            shardcodec.stats.reset()
+            with nullcontext() if is_used else pytest.warns(RuntimeWarning, match="only its owner"):
+                np.testing.assert_array_equal(array[box], DATA[box])
+            assert (numbers()["hits"] > 0) == is_used
 
 
 def test_folder_of_another_user_is_not_used(server: Objects, tmp_path: Path) -> None:
