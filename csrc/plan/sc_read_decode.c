@@ -85,20 +85,7 @@ fetch_task(struct sc_reader *reader, const struct sc_read_object *object, const 
     return check_bytes(reader, object, t, *bytes);
 }
 
-/* True if only the wanted bytes of the chunk were read. Its size has been checked before. */
-static bool
-is_narrow(const struct sc_chain *chain, const struct sc_read_task *t)
-{
-    return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
-}
-
 /* ---- chunks in the cache ---- */
-
-static const struct sc_chain *
-chunk_of(const struct sc_read_object *object)
-{
-    return sc_chain_is_shard(chain_of(object)) ? chain_of(object)->inner : chain_of(object);
-}
 
 /* Not while the file is updated in place: its bytes may then be of two states. */
 static bool

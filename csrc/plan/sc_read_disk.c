@@ -191,7 +191,7 @@ enum sc_status
 sc_read_disk_check(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
                    const uint8_t *bytes)
 {
-    if (!sc_read_disk_was_compared(object, t->entry)) {
+    if (!is_narrow(chunk_of(object), t) && !sc_read_disk_was_compared(object, t->entry)) {
         if (!is_right(object, t->entry, bytes, t->nbytes)) {
             reader->where.entry = t->entry;
             return SC_CHANGED;

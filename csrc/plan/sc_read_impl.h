@@ -97,6 +97,19 @@ chain_of(const struct sc_read_object *object)
     return object->item->chain;
 }
 
+static inline const struct sc_chain *
+chunk_of(const struct sc_read_object *object)
+{
+    return sc_chain_is_shard(chain_of(object)) ? chain_of(object)->inner : chain_of(object);
+}
+
+/* True if only the wanted bytes of the chunk were read. Its size has been checked before. */
+static inline bool
+is_narrow(const struct sc_chain *chain, const struct sc_read_task *t)
+{
+    return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
+}
+
 /* Sort tasks by offset, or by entry. */
 static inline enum sc_status
 sort_tasks(struct sc_read_task *tasks, size_t n, bool by_entry, struct sc_buffer *scratch)
