@@ -20,6 +20,7 @@ DATA = np.random.default_rng(0).integers(0, 50, (24, 40, 40)).astype("u2")
 LAYOUTS: dict[str, dict[str, Any]] = {
     "zstd": {"chunks": (4, 10, 10), "shards": (12, 20, 20)},
     "raw": {"chunks": (4, 10, 10), "shards": (12, 20, 20), "compressors": None},
+    "crc32c": {"chunks": (4, 10, 10), "shards": (12, 20, 20), "compressors": zarr.codecs.Crc32cCodec()},
     "start": {
         "chunks": (12, 20, 20),
         "compressors": None,

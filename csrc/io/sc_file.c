@@ -90,9 +90,11 @@ sc_file_id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
 #ifdef __APPLE__
     id->mtime_ns = ns_of(st->st_mtimespec);
     id->ctime_ns = ns_of(st->st_ctimespec);
+    id->atime_ns = ns_of(st->st_atimespec);
 #else
     id->mtime_ns = ns_of(st->st_mtim);
     id->ctime_ns = ns_of(st->st_ctim);
+    id->atime_ns = ns_of(st->st_atim);
 #endif
     id->seen_ns = seen_ns;
 }

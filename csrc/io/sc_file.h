@@ -52,8 +52,8 @@ sc_file_call_refused(int error)
 struct sc_file_id {
     uint64_t device, inode, nbytes;
     int64_t mtime_ns, ctime_ns;
-    int64_t seen_ns;
-    uint64_t n_links; /* number of names; not a part of the version */
+    int64_t atime_ns, seen_ns; /* these and the number of names are not a part of the version */
+    uint64_t n_links;
 };
 
 bool sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b);

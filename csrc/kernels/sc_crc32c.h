@@ -9,6 +9,15 @@
  * extend(extend(0, a), b) is the checksum of a followed by b. p may be NULL when n is 0; any alignment. */
 uint32_t sc_crc32c_extend(uint32_t crc, const uint8_t *p, size_t n);
 
+/* The CRC-32C of the last four bytes and then of the others. The plain one is the same for all bytes of one length that end with theirs. */
+static inline uint32_t
+sc_crc32c_turned(const uint8_t *p, size_t n)
+{
+    size_t n_first = n < 4 ? 0 : n - 4;
+
+    return sc_crc32c_extend(sc_crc32c_extend(0, p + n_first, n - n_first), p, n_first);
+}
+
 /* Copy n bytes from src to dst and extend `crc` over them in one pass. The ranges must not overlap. */
 uint32_t sc_crc32c_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t n);
 

@@ -100,6 +100,13 @@ charge_of(const char *name, uint64_t n_entries)
            n_entries * sizeof(struct sc_entry);
 }
 
+/* Two notes take as much memory as an entry. */
+static uint64_t
+n_entries_of(const struct sc_cached_index *index)
+{
+    return index->n_entries + (index->n_notes + 1) / 2;
+}
+
 static void
 slot_empty(struct sc_cache *cache, struct slot *slot)
 {
@@ -273,10 +280,10 @@ sc_cache_loaded(struct sc_cache *cache, const char *name, const struct sc_file_i
     slot = slot_find(cache, name);
     if (slot && slot->loading && slot_fits(slot, file, shard)) { /* otherwise it was dropped meanwhile */
         slot->loading = false;
-        if (index) {
+        if (index && charge_of(name, n_entries_of(index)) <= cache->info.max_nbytes) {
             slot_empty(cache, slot);
             slot->index = held(index);
-            slot_charge(cache, slot, index->n_entries + index->n_notes / 2);
+            slot_charge(cache, slot, n_entries_of(index));
         } else {
             slot_remove(cache, slot);
         }

@@ -46,7 +46,8 @@ struct sc_cached_index {
     uint64_t number; /* no other index of this process has it: it names the state of the object */
     uint64_t n_entries, n_notes;
     bool is_sound; /* all entries have been checked and are valid */
-    _Atomic uint64_t *notes; /* of a reader, at first 0 (sc_read_disk.c) */
+    _Atomic uint64_t *
+        notes; /* which do change: mtime of the file when an inner chunk agreed with its checksum; 0: not compared (sc_read_disk.c) */
     struct sc_entry entries[];
 };
 

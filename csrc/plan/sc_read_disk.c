@@ -3,7 +3,7 @@
  * shardcodec/storage/disk_cache.py writes these files, and describes them. A file has the bytes of some inner chunks, each at its
  * offset in the object, behind the head, and for each of them a slot with its checksum, which was written after the bytes.
  * Only what has a slot is read here, and only bytes that agree with it are decoded. What has been compared is not compared again
- * until the file changes: the notes of the cached index have, for each inner chunk, the time of the last change that was known when its
+ * until the file changes: the notes of the cached index have, for each inner chunk, the time of the last change of the file when its
  * bytes agreed. So the second read of a part of an uncompressed chunk reads no more than from any other local file. What is not there
  * is missing: the caller requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
  *
@@ -46,7 +46,7 @@ static bool
 is_right(const struct sc_read_object *object, uint64_t entry, const uint8_t *bytes, uint64_t n)
 {
     return has_slot(object, entry) &&
-           sc_crc32c_extend(0, bytes, (size_t)n) == load_le32(object->slots + SLOT_NBYTES * entry);
+           sc_crc32c_turned(bytes, (size_t)n) == load_le32(object->slots + SLOT_NBYTES * entry);
 }
 
 /* True if the name in the head is that of the file, which has it in hexadecimal digits. */
@@ -69,18 +69,19 @@ is_of_file(const uint8_t *name, const char *path)
 static bool
 is_head(const uint8_t *head, uint64_t n_slots, const char *path)
 {
-    return memcmp(head, "shardcd2", 8) == 0 && load_le64(head + 16) == n_slots && is_of_file(head + 40, path) &&
+    return memcmp(head, "shardcd3", 8) == 0 && load_le64(head + 16) == n_slots && is_of_file(head + 40, path) &&
            sc_crc32c_extend(0, head + 12, HEAD_NBYTES - 12) == load_le32(head + 8);
 }
 
-/* The files that were used longest ago are evicted first. */
+/* The files that were used longest ago are evicted first. The time of their last change stays, because what was compared depends on it. */
 static void
 touch(const struct sc_input *input)
 {
-    const struct timespec times[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_NOW } };
+    const struct timespec times[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };
     const struct sc_file_id *id = &input->file.id;
+    int64_t used_ns = id->atime_ns > id->mtime_ns ? id->atime_ns : id->mtime_ns;
 
-    if (id->mtime_ns < id->seen_ns - TOUCH_NS || id->mtime_ns > id->seen_ns + TOUCH_NS)
+    if (used_ns < id->seen_ns - TOUCH_NS || used_ns > id->seen_ns + TOUCH_NS)
         (void)futimens(input->fd, times); /* on a file system that is read-only nothing is evicted */
 }
 
@@ -112,9 +113,10 @@ sc_read_disk_open(struct sc_reader *reader, struct sc_read_object *object)
     object->slots = object->slots_memory.data + HEAD_NBYTES;
     input->base = n_head + sizeof(struct sc_entry) * n;
     touch(input);
+    input->file.id.ctime_ns = input->file.id.mtime_ns; /* a use changes it, too */
     object->changed_ns = 0;
     if (input->cache && sc_cache_is_stable(input->cache, &input->file.id))
-        object->changed_ns = (uint64_t)input->file.id.ctime_ns;
+        object->changed_ns = (uint64_t)input->file.id.mtime_ns;
     /* More bytes come into the file, but its index never changes. A file that replaces it, also in the same inode, has another
      * token. */
     input->file.id.nbytes = load_le64(object->slots_memory.data + 72);
@@ -196,7 +198,7 @@ sc_read_disk_check(struct sc_reader *reader, const struct sc_read_object *object
             reader->where.entry = t->entry;
             return SC_CHANGED;
         }
-        if (object->input.index)
+        if (object->input.index && object->changed_ns)
             object->input.index->notes[t->entry] = object->changed_ns;
     }
     reader->stats.disk_hits++;

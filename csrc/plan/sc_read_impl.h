@@ -57,7 +57,7 @@ struct sc_read_object {
     struct sc_buffer slots_memory;
     const uint8_t *slots; /* of an object in the cache on a local disk; NULL: it is not there */
     bool lacks; /* an inner chunk that is wanted is not there */
-    uint64_t changed_ns; /* the file has changed then for the last time; 0: it may just have changed */
+    uint64_t changed_ns; /* mtime of the file; 0: so recent that another change could have the same */
 
     struct sc_buffer tasks_memory, absent_memory, sort_memory;
     struct sc_read_task *tasks; /* by offset; but see n_kept */
@@ -187,7 +187,7 @@ enum sc_status sc_read_disk_check(struct sc_reader *reader, const struct sc_read
 /* Take the index from the cache, or read it, or read the needed part of it. */
 enum sc_status sc_read_object_load_index(struct sc_reader *reader, struct sc_read_object *object);
 
-/* Release the index, after the tasks are listed or listing them has failed. */
+/* Release the index, after the tasks are listed or listing them has failed. That of an object on the disk has notes for later. */
 void sc_read_object_drop_index(struct sc_reader *reader, struct sc_read_object *object);
 
 /* ---- sc_read_fill.c ---- */

@@ -162,7 +162,7 @@ load_window(struct sc_reader *reader, struct sc_read_object *object)
 void
 sc_read_object_drop_index(struct sc_reader *reader, struct sc_read_object *object)
 {
-    if (SC_LIKELY(!object->slots)) { /* else its notes are needed to the end */
+    if (SC_LIKELY(!object->slots)) {
         sc_cached_index_release(object->input.index);
         object->input.index = NULL;
     }

@@ -218,9 +218,8 @@ class DiskReader:
         try:
             missing: Sequence[int] = self._plans.read(plan, as_void(out), axes, native.current())
         except (OSError, ShardError) as error:  # the folder fails, or bytes in it are torn
-            if not (
-                isinstance(getattr(error, "shard", None), int) or getattr(error, "filename", None) in files
-            ):
+            file = getattr(error, "filename", None)
+            if not isinstance(getattr(error, "shard", None), int) and (file is None or file not in files):
                 raise  # of a signal handler: those of the engine have the number of an object, or its file
             missing = range(len(plan))
         if not missing and len(plan) == len(items):

@@ -118,8 +118,8 @@ def crc32c_combine(uint32_t a, uint32_t b, uint64_t nbytes_b):
     return sc_crc32c_combine(a, b, nbytes_b)
 
 
-def crc32c_each(data, offsets, sizes):
-    """Return the CRC-32C of pieces of `data`, as uint32; their offsets and sizes are uint64."""
+def crc32c_turned(data, offsets, sizes):
+    """Return the CRC-32C of the last four bytes and then of the others, of pieces of `data`, as uint32; offsets and sizes are uint64."""
     cdef View source = View(data), places = View(offsets), lengths = View(sizes)
     cdef size_t n = lengths.nbytes() // 8, i
     cdef uint64_t *at = places.words(n)
@@ -132,5 +132,5 @@ def crc32c_each(data, offsets, sizes):
             raise ValueError(f"expected pieces within {source.nbytes()} bytes, got {nbytes[i]} bytes at {at[i]}")
     with nogil:
         for i in range(n):
-            out[i] = sc_crc32c_extend(0, source.data() + <size_t>at[i], <size_t>nbytes[i])
+            out[i] = sc_crc32c_turned(source.data() + <size_t>at[i], <size_t>nbytes[i])
     return crcs

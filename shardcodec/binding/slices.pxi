@@ -204,11 +204,11 @@ cdef class SliceReader:
         memcpy(plan.dst_strides, strides, sizeof(plan.dst_strides))
         with nogil:
             status = sc_read(&plan, &where)
+        cancel.raise_caught()
         if status != SC_OK:
-            cancel.raise_caught()
             if not item.source.is_on_disk:
                 raise_status(status, &where, [item.source.path])
-            item.missing = True  # the folder fails, or bytes in it are torn
+            item.missing = True  # nearly always the folder fails, or bytes in it are torn
         return 0
 
 

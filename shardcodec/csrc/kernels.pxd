@@ -8,6 +8,7 @@ from shardcodec.csrc.base cimport sc_buffer, sc_status, sc_where
 
 cdef extern from "kernels/sc_crc32c.h" nogil:
     uint32_t sc_crc32c_extend(uint32_t crc, const uint8_t *p, size_t n)
+    uint32_t sc_crc32c_turned(const uint8_t *p, size_t n)
     uint32_t sc_crc32c_copy(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t n)
     uint32_t sc_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t nbytes_b)
     void sc_crc32c_init()

@@ -7,7 +7,8 @@ All processes of one user share the folder. One sparse file holds the cached byt
     head     512 bytes: MAGIC, crc32c of the rest; n_slots, size of the object (2^64-1: unknown), length of the state,
              all 8 bytes; the name of the object (SHA-256, 32 bytes); a random number, which no other file has, 8 bytes;
              its state as JSON
-    slots    8 bytes for each inner chunk, and one for the index: crc32c of its bytes, and this number xor MARK
+    slots    8 bytes for each inner chunk, and one for the index: crc32c of its last four bytes and then of the others (many inner
+             chunks end with their own), and this number xor MARK
     index    16 bytes for each inner chunk: offset, nbytes
     data     bytes of the object, each at its offset
 
@@ -52,7 +53,7 @@ from .store import Store
 
 __all__ = ["CachedObject", "DiskCache", "clear", "forget", "of_store", "usage"]
 
-MAGIC = b"shardcd2"
+MAGIC = b"shardcd3"
 HEAD = struct.Struct("<8sIxxxxQQQ32s8s")
 HEAD_NBYTES = 512
 UNKNOWN_NBYTES = 2**64 - 1
@@ -208,10 +209,10 @@ class CachedObject:
             return
         if len(head) == HEAD_NBYTES + 8 * (self._n_chunks + 1):
             self._slots = np.frombuffer(head, "<u4", offset=HEAD_NBYTES).reshape(-1, 2)
-        if abs(time.time() - found.st_mtime) <= TOUCH_SECONDS:
+        if abs(time.time() - _used(found)) <= TOUCH_SECONDS:
             return
         with suppress(OSError):
-            os.utime(fd)
+            os.utime(fd, ns=(time.time_ns(), found.st_mtime_ns))
 
     def _parse(self, head: bytes) -> bool:
         """Set `state` and `nbytes`; return False if the head is torn, or of another layout."""
@@ -245,7 +246,7 @@ class CachedObject:
         with self._counts_errors():
             stored = os.pread(self._fd, 16 * n, HEAD_NBYTES + 8 * (n + 1))
             slot = self._read_slots(np.array([n])).tobytes()
-            if len(stored) == 16 * n and slot == _slots(np.array([native.load().crc32c(stored)], "<u4")):
+            if len(stored) == 16 * n and slot == _slots(_crcs(stored, [0], [16 * n])):
                 return np.frombuffer(stored, "<u8").reshape(n, 2)
         return None
 
@@ -279,7 +280,7 @@ class CachedObject:
         starts = np.cumsum(lengths) - lengths
         run = np.searchsorted(begins, np.arange(len(offsets)), side="right") - 1
         places = offsets - offsets[begins][run] + starts[run]
-        data = np.empty(int(lengths.sum()), np.uint8)
+        data = np.zeros(int(lengths.sum()), np.uint8)  # a file that was cut may end before
         good = np.zeros(len(positions), bool)
         with self._counts_errors():
             view = data.data
@@ -287,8 +288,7 @@ class CachedObject:
             for offset, start, length in runs:
                 os.preadv(self._fd, [view[start : start + length]], self._first + offset)
             slots = self._read_slots(positions)
-            crcs = native.load().crc32c_each(data, places.astype(np.uint64), sizes.astype(np.uint64))
-            good = (np.frombuffer(crcs, np.uint32) == slots[:, 0]) & ((slots[:, 0] ^ MARK) == slots[:, 1])
+            good = (_crcs(data, places, sizes) == slots[:, 0]) & ((slots[:, 0] ^ MARK) == slots[:, 1])
         n, nbytes = int(good.sum()), int(sizes[good].sum())
         stats.disk_cache(hits=n, bytes_read=nbytes)
         return data, places, good
@@ -319,9 +319,7 @@ class CachedObject:
                 return
             if not self._cache.reserve(len(view)):
                 return
-            firsts = (offsets - offset).tolist()
-            pieces = [view[first : first + n] for first, n in zip(firsts, sizes.tolist(), strict=True)]
-            crcs = np.array([native.load().crc32c(piece) for piece in pieces], "<u4")
+            crcs = _crcs(view, offsets - offset, sizes)
             self._slots = None
             _write(self._fd, view, self._first + offset)
             order = np.argsort(positions)
@@ -351,7 +349,7 @@ class CachedObject:
         if entries is not None:
             stored = np.ascontiguousarray(entries, "<u8").tobytes()
             _write(self._fd, stored, HEAD_NBYTES + 8 * (n + 1))
-            _write(self._fd, _slots(np.array([crc32c(stored)], "<u4")), HEAD_NBYTES + 8 * n)
+            _write(self._fd, _slots(_crcs(stored, [0], [len(stored)])), HEAD_NBYTES + 8 * n)
         _write(self._fd, head, 0)
         self.state, self.nbytes = state, nbytes
         return True
@@ -478,6 +476,12 @@ def _log_once(folder: str, error: str) -> None:
         _log.warning("cache_dir %r: reads go on without it: %s", folder, error)
 
 
+def _crcs(data: Any, offsets: Any, sizes: Any) -> Numbers:
+    """Return the checksums of pieces of `data`."""
+    pieces = (np.asarray(numbers, np.uint64) for numbers in (offsets, sizes))
+    return np.frombuffer(native.load().crc32c_turned(data, *pieces), np.uint32)
+
+
 def _slots(crcs: Numbers) -> bytes:
     """Return the slots for checksums of bytes."""
     return np.stack([crcs, crcs ^ np.uint32(MARK)], axis=1).astype("<u4").tobytes()
@@ -500,6 +504,11 @@ def _lock(fd: int) -> None:
             time.sleep(0.001)
 
 
+def _used(status: os.stat_result) -> float:
+    """Return the time of last use of a file. Many file systems do not keep that of access, so `CachedObject` writes it."""
+    return max(status.st_atime, status.st_mtime)
+
+
 def _files(folder: str) -> list[tuple[float, int, str]]:
     """Return the cached files: time of last use, size on the disk in bytes, and path; the oldest first."""
     found = []
@@ -508,7 +517,7 @@ def _files(folder: str) -> list[tuple[float, int, str]]:
             if entry.name.endswith(SUFFIX):
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_blocks * 512, entry.path))
+                    found.append((_used(status), status.st_blocks * 512, entry.path))
     return sorted(found)
 
 

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from servers.http_objects import Objects, serving
 
 import shardcodec
-from shardcodec.storage import disk_cache
+from shardcodec.options import resolve
+from shardcodec.storage import disk_cache, indexes
 from shardcodec.storage.disk_cache import HEAD_NBYTES, CachedObject
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -172,6 +173,29 @@ def test_any_byte_of_a_file_may_be_wrong(layout: str, server: Objects, folder: P
             counted(array, box)
 
 
+@pytest.mark.parametrize("immutable", [True, False])
+def test_a_file_that_was_cut_has_no_elements_of_other_chunks(
+    immutable: bool, server: Objects, folder: Path
+) -> None:
+    """The rest of the memory had another chunk, which ends with its checksum. The checksum of both together is always the same."""
+    with shardcodec.options(threads=1, immutable=immutable):
+        array = shardcodec.open_array(create_in(server, "crc32c"), "a")
+    counted(array, np.s_[:12, :20, :20])
+    (file,) = files_of(folder)
+    whole = file.read_bytes()
+    assert len(set(np.frombuffer(whole, "<u4", 2 * 12, HEAD_NBYTES)[::2].tolist())) == 12
+    first = HEAD_NBYTES + 8 * 13
+    entries = np.frombuffer(whole, "<u8", 2 * 12, first).reshape(3, 2, 2, 2)
+    z, y, x = np.unravel_index(entries[..., 0].argmax(), (3, 2, 2))
+    for _ in range(8):
+        for box in (
+            np.s_[:4, :10, :10],
+            np.s_[4 * z : 4 * z + 4, 10 * y : 10 * y + 10, 10 * x : 10 * x + 10],
+        ):
+            os.truncate(file, first + 16 * 12 + int(entries[z, y, x, 0]))
+            counted(array, box)
+
+
 def wait_until_old(folder: Path) -> None:
     """Wait until the times of all files would show another change."""
     changed = max(file.stat().st_ctime for file in files_of(folder))
@@ -194,6 +218,10 @@ def test_bytes_are_compared_once_until_the_file_changes(shards: Any, server: Obj
     again = counted(array, box)
     assert 0 < again["bytes_read"] <= 4 * row
     assert again["requests"] == again["misses"] == 0
+    for file in files_of(folder):
+        os.utime(file, ns=(1, file.stat().st_mtime_ns))
+    for _ in range(2):  # the time of last use is written, which is no change
+        assert counted(array, box)["bytes_read"] == again["bytes_read"]
     for file in files_of(folder):
         damage(file, "flip", file.read_bytes().find(DATA[1, 3, :5].tobytes()))
     wait_until_old(folder)
@@ -260,6 +288,7 @@ def test_only_errors_of_the_folder_are_passed_over(server: Objects, folder: Path
         counted(array)
         file.rmdir() if file.is_dir() else file.unlink()
         counted(array)
+    shardcodec.open_array(bucket_of(server), "a", mode="r+")[3, 5, 0] = DATA[3, 5, 0]  # one file is old now
     for error in (TimeoutError("of an alarm"), TimeoutError(110, "of an alarm"), KeyboardInterrupt()):
         failing = mock.Mock(**{"read.side_effect": error})
         with mock.patch.object(array._boxes._disk, "_plans", failing), pytest.raises(type(error)):
@@ -298,16 +327,32 @@ def _deleted_by(server: Objects) -> Any:
     return delete_dir
 
 
+def test_notes_of_what_was_compared_count_as_memory(server: Objects, folder: Path) -> None:
+    """They were charged after the index had been admitted, so the bound was exceeded by half."""
+    store = create_in(server, chunks=(1, 2, 2), shards=(12, 20, 20), compressors=None)
+    for bound, is_kept in ((40_000, True), (25_000, False)):  # 1,200 entries, 24 bytes each
+        with shardcodec.options(index_cache=bound):
+            array = shardcodec.open_array(store, "a", immutable=True)
+            cache = indexes.of_options(resolve())
+        assert cache is not None
+        for _ in range(3):
+            counted(array, np.s_[:12, :20, :20])
+        assert 0 <= cache.info()["nbytes"] <= bound
+        assert (cache.info()["nbytes"] > 20_000) == is_kept
+
+
 def test_used_files_are_evicted_last(server: Objects, folder: Path) -> None:
     array = shardcodec.open_array(create_in(server), "a", immutable=True)
     counted(array)
     file = files_of(folder)[0]
     os.utime(file, (1, 1))
     counted(array)
-    assert time.time() - file.stat().st_mtime < 60
+    assert time.time() - file.stat().st_atime < 60
+    assert file.stat().st_mtime == 1
     os.utime(file, (recent := time.time() - 20, recent))
+    changed = file.stat().st_ctime_ns
     counted(array)
-    assert time.time() - file.stat().st_mtime > 15, "a time is not written for each read"
+    assert file.stat().st_ctime_ns == changed, "a time is not written for each read"
     with shardcodec.options(cache="1MiB"):
         in_memory = shardcodec.open_array(bucket_of(server), "a", immutable=True)
     for _ in range(3):
