@@ -30,7 +30,7 @@ sc_cached_index_new(const struct sc_chain *shard, uint64_t n_notes)
 {
     static _Atomic uint64_t n_indexes;
     struct sc_cached_index *index = NULL;
-    uint64_t at, nbytes;
+    uint64_t at, nbytes; /* place of the notes, before it is rounded down to eight bytes; size of all */
 
     if (add_fits(sizeof *index + 7, shard->index.nbytes, &at) && mul_fits(n_notes, sizeof index->notes[0], &nbytes) &&
         add_fits(at, nbytes, &nbytes) && nbytes <= SIZE_MAX)

@@ -2,10 +2,12 @@
  *
  * shardcodec/storage/disk_cache.py writes these files, and describes them. A file has the bytes of some inner chunks, each at its
  * offset in the object, behind the head, and for each of them a slot with its checksum, which was written after the bytes.
- * Only what has a slot is read here, and only bytes that agree with it are decoded. What has been compared is not compared again
- * until the file changes: the notes of the cached index have, for each inner chunk, the time of the last change of the file when its
- * bytes agreed. So the second read of a part of an uncompressed chunk reads no more than from any other local file. What is not there
- * is missing: the caller requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
+ * Only what has a slot is read here, and only bytes that agree with it are decoded. What is not there is missing: the caller
+ * requests it from the store. The state of the object is not compared, so only reads of immutable objects may use the file.
+ *
+ * What has been compared is not compared again until the file changes. The notes of the cached index have, for each inner chunk, the
+ * time of the last change of the file when its bytes agreed. So the second read of a part of an uncompressed chunk reads no more than
+ * from any other local file.
  *
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L

@@ -466,8 +466,8 @@ class BoxReader:
     cache: decoded indexes of local files. empty: returns a new array, as `numpy.empty`.
 
     get: reads a small basic selection within one local file, in one native call, or any within an immutable object of which all
-    is in the cache on a local disk; returns None for any other. Its errors do not name the object: after one call `read`, which
-    names it, and reads again if a writer has changed it.
+    that is selected is in the cache on a local disk; returns None for any other. Its errors do not name the object: after one
+    call `read`, which names it, and reads again if a writer has changed it.
     """
 
     def __init__(
