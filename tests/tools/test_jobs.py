@@ -106,6 +106,16 @@ def test_damaged_lines_of_a_ledger_do_not_count(source: Path, new: Path, job: Pa
     assert status(job).n_damaged_lines == 3
 
 
+def test_ledger_tells_indexes_apart(source: Path, new: Path, job: Path) -> None:
+    """The checksum was that of the index and its own checksum together, which is one number for all indexes of a size."""
+    convert(source, new, shards=SHARDS, job=job)
+    (ledger,) = Path(ledger_folder(str(job))).iterdir()
+    records = [json.loads(line.rsplit(b" ", 1)[0]) for line in ledger.read_bytes().splitlines()]
+    checksums = [record["index_crc"] for record in records if "index_crc" in record]
+    assert len(checksums) == N_SHARDS
+    assert len(set(checksums)) > N_SHARDS // 2
+
+
 def test_ledger_of_another_plan_does_not_count(source: Path, new: Path, job: Path) -> None:
     convert(source, new, shards=SHARDS, job=job)
     (ledger,) = Path(ledger_folder(str(job))).iterdir()

@@ -36,7 +36,8 @@ __all__ = ["NewArray", "ShardState"]
 class ShardState(Record):
     """The identity of a stored shard: its size, 0 without an object; the state of its file or entity tag, if the store has one.
 
-    `index_crc` is the checksum of the bytes of the index; None for a chunk that is not a shard.
+    `index_crc` is the checksum of the index, its own first: behind the entries it would make one number of all indexes. None for a
+    chunk that is not a shard.
     """
 
     nbytes: int
@@ -156,18 +157,17 @@ class NewArray:
         try:
             index_crc = None
             if self.spec is not None and view.nbytes >= self.spec.index_nbytes:
-                nbytes = self.spec.index_nbytes
+                nbytes, n_pairs = self.spec.index_nbytes, 16 * self.spec.n_chunks
                 offset = 0 if self.spec.index_location == "start" else view.nbytes - nbytes
-                index_crc = native.load().crc32c(view.range(offset, nbytes))
+                index = memoryview(view.range(offset, nbytes))
+                index_crc = native.load().crc32c(index[:n_pairs], native.load().crc32c(index[n_pairs:]))
             return ShardState(view.nbytes, self._name_of_state(key), index_crc)
         finally:
             view.close()
 
     def _name_of_state(self, key: str) -> str | None:
         path = self.folder.store.path(key)
-        if path is None:
-            return lasting_state(self.folder.store, key)
-        return file_state(path)
+        return lasting_state(self.folder.store, key) if path is None else file_state(path)
 
     def content_crc(self, coords: Ints) -> int:
         """Return the checksum of the bytes of a stored shard without its index; of an array without shards, of its object."""
