@@ -10,6 +10,8 @@
 #
 #   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel of `make build` with 3.11: its ABI is for both
 
+# A build that cannot have the engine fails; pip makes the wheel without it (setup.py).
+export SHARDCODEC_ENGINE ?= 1
 PYTHON ?= python3
 # Which tests: an expression of markers, and folders. Two processes run them; an idle one takes tests from the other.
 TIER ?= not nightly
@@ -96,6 +98,7 @@ build/special/$(1)-$(VERSION)/stamp: $(SOURCES) .venv/build-$(VERSION)/stamp
 	touch $$@
 endef
 $(eval $(call special_build,system,SHARDCODEC_LIBS=system SHARDCODEC_DEBUG=1))
+$(eval $(call special_build,without-engine,SHARDCODEC_ENGINE=0))
 $(eval $(call special_build,asan,CC=gcc SHARDCODEC_SANITIZE=address$(comma)undefined))
 $(eval $(call special_build,tsan,CC=gcc SHARDCODEC_SANITIZE=thread))
 
@@ -174,7 +177,7 @@ WHEEL_ARGS := --demo --also tests/kernels/test_crc32c.py
 dist/$(subst $() ,-,$(ARCHITECTURES)).stamp: $(SOURCES) scripts/build_wheels.py .venv/wheels-$(VERSION)/stamp
 	mkdir -p dist build
 	rm -f dist/*.stamp
-	$(one_build) $(call venv,wheels) scripts/build_wheels.py dist $(ARCHITECTURES)
+	$(one_build) $(call venv,wheels) scripts/build_wheels.py dist $(ARCHITECTURES) any
 	touch $@
 
 .PHONY: wheels
@@ -391,6 +394,13 @@ test-system: build/special/system-$(VERSION)/stamp .venv/test-$(VERSION)/stamp #
 .PHONY: zarr-suite
 zarr-suite: .venv/suite-$(VERSION)/requirements.txt ## zarr-python's own tests, through our pipeline
 	$(call venv,suite) tests/zarr_suite/run.py $(SUITE_ARGS)
+
+without_engine = PYTHONPATH=$(call special,without-engine) $(call venv,$(1))
+
+.PHONY: test-without-engine
+test-without-engine: build/special/without-engine-$(VERSION)/stamp .venv/suite-$(VERSION)/requirements.txt .venv/xarray-$(VERSION)/requirements.txt ## tests of zarr and xarray, with the package for all platforms
+	$(call without_engine,suite) tests/zarr_suite/run.py --without-engine $(SUITE_ARGS)
+	$(call without_engine,xarray) tests/xarray_suite/run.py --way pipeline $(XARRAY_ARGS)
 
 .venv/xarray-$(VERSION)/requirements.txt: .venv/xarray-$(VERSION)/stamp
 	$(call venv,xarray) tests/xarray_suite/run.py --requirements > $@

@@ -10,6 +10,9 @@ SHARDCODEC_ABI3      "0": build for this interpreter only, not for the stable AB
 SHARDCODEC_SANITIZE  "address,undefined" or "thread": a build under that sanitizer.
 SHARDCODEC_DEBUG     "1": no optimisation, assertions on.
 SHARDCODEC_COVERAGE  "1": gcov instrumentation.
+SHARDCODEC_ENGINE    "0": a wheel for all platforms, without the engine: with it zarr does the work, and what zarr cannot do raises
+                     UnsupportedError. "1": an error where the engine cannot be built. Not set: a wheel with the engine where it can
+                     be built, else the other one. A build in place has the engine always.
 
 Sanitizer and debug builds have the checks of csrc/base/sc_check.h: what is written is checked before, and read again.
 """
@@ -33,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
@@ -70,6 +73,16 @@ ABI3 = (
     and platform.python_implementation() == "CPython"
     and not sysconfig.get_config_var("Py_GIL_DISABLED")
 )
+ENGINE = switch("SHARDCODEC_ENGINE", "", ("", "0", "1"))
+# Modules of the wheel without the engine. Entry points of others, such as xarray's, would fail there.
+WITHOUT_ENGINE = {
+    "shardcodec": {
+        "__init__", "__main__", "_native", "arguments", "build_info", "cgroups", "compat", "errors", "mounts", "native",
+        "option_sources", "options", "public", "readable", "stand_in", "without_engine",
+    },
+    "shardcodec.cli": {"__init__", "early_stop"},
+}  # fmt: skip
+ENTRY_POINTS_OF_ENGINE = "xarray.backends"
 
 
 def check_platform() -> None:
@@ -285,13 +298,36 @@ def is_current(made: Path, headers: Path, sources: list[str]) -> bool:
         return False
 
 
+def why_no_engine() -> str:
+    """Return why a wheel of this build has no engine; empty if it has."""
+    if ENGINE == "0":
+        return "SHARDCODEC_ENGINE=0"
+    if not sys.platform.startswith("linux"):
+        return f"the engine is tested on Linux alone, and this is {sys.platform}; SHARDCODEC_ENGINE=1 tries to build it"
+    try:
+        check_platform()
+        check_compiler()
+    except SystemExit as error:
+        return str(error)
+    return ""
+
+
+def leave_engine_out(distribution: Distribution) -> None:
+    """Make the distribution that of every platform: the modules that work without the engine."""
+    distribution.ext_modules = []
+    distribution.packages = list(WITHOUT_ENGINE)
+    distribution.package_data = {"shardcodec": ["py.typed"]}
+    distribution.entry_points.pop(ENTRY_POINTS_OF_ENGINE, None)
+
+
 class Build(build):
     """The command `build`, with one folder for each configuration."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        (ext,) = self.distribution.ext_modules
-        self.build_base = os.path.join("build", fingerprint(ext))
+        self.build_base = os.path.join("build", *map(fingerprint, self.distribution.ext_modules))
+        if not self.distribution.ext_modules:
+            self.build_base = os.path.join("build", "without-engine")
 
 
 class BuildExt(build_ext):
@@ -370,13 +406,30 @@ class BuildPy(build_py):
                 path.unlink()
         super().run()
 
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        found = super().find_package_modules(package, package_dir)
+        if self.distribution.ext_modules:
+            return found
+        return [one for one in found if one[1] in WITHOUT_ENGINE[package]]
+
 
 class BdistWheel(bdist_wheel):
-    """The command `bdist_wheel`: a wheel with linked libraries has their bill of materials (PEP 770)."""
+    """The command `bdist_wheel`: a wheel with linked libraries has their bill of materials (PEP 770).
+
+    Where the engine cannot be built it makes the wheel without it.
+    """
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        if ENGINE != "1" and (why := why_no_engine()):
+            leave_engine_out(self.distribution)
+            sys.stderr.write(
+                f"shardcodec: a wheel without the engine, which leaves all work to zarr: {why}\n"
+            )
 
     def write_wheelfile(self, wheelfile_base: str, *args: str, **named: str) -> None:
         super().write_wheelfile(wheelfile_base, *args, **named)
-        if LIBS == "bundled":
+        if LIBS == "bundled" and self.distribution.ext_modules:
             metadata = self.distribution.metadata
             bill = bill_of_materials(metadata.name, metadata.version, metadata.license_expression)
             folder = Path(wheelfile_base, "sboms")

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`make wheels` runs this program: `build_wheels.py FOLDER [ARCHITECTURE ...]`.
 
+The architecture `any` is the wheel without the engine, in FOLDER/without-engine, so that pip can be given all wheels of FOLDER.
+
 A wheel that a new compiler makes needs the glibc of that system. zig's compiler links against an old glibc, for this
 architecture and for others. auditwheel then reads from the symbols which systems can load the wheel, and names them in
 its tag. `make reproducible` compares two builds of one commit.
@@ -77,8 +79,16 @@ def build_wheel(sdist: Path, architecture: str, work: Path) -> Path:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps",
         "--wheel-dir", work, sdist, CC=compiler, LDSHARED=f"{compiler} -shared",
         PYTHONPATH=str(codec_libraries(architecture, work)), _PYTHON_HOST_PLATFORM=f"linux-{architecture}",
-        SHARDCODEC_LIBS="bundled")  # fmt: skip
+        SHARDCODEC_LIBS="bundled", SHARDCODEC_ENGINE="1")  # fmt: skip
     (made,) = work.glob("shardcodec-*.whl")
+    return made
+
+
+def build_wheel_without_engine(sdist: Path, folder: Path) -> Path:
+    """Return the wheel for every platform."""
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, sdist,
+        SHARDCODEC_ENGINE="0")  # fmt: skip
+    (made,) = folder.glob("shardcodec-*-py3-none-any.whl")
     return made
 
 
@@ -116,14 +126,17 @@ def main() -> None:
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("*.whl"), *folder.glob("*.tar.gz")):
+    for old in (*folder.glob("*.whl"), *folder.glob("*.tar.gz"), *folder.glob("without-engine/*.whl")):
         old.unlink()
     os.environ.setdefault("SOURCE_DATE_EPOCH", source_date())
     sdist = make_sdist(folder)
     for architecture in given.architectures:
-        with tempfile.TemporaryDirectory() as work:
-            made = repair(build_wheel(sdist, architecture, Path(work)), folder)
-        check_bill(made)
+        if architecture == "any":
+            made = build_wheel_without_engine(sdist, folder / "without-engine")
+        else:
+            with tempfile.TemporaryDirectory() as work:
+                made = repair(build_wheel(sdist, architecture, Path(work)), folder)
+            check_bill(made)
         print(f"{made.name}: {made.stat().st_size / 1e6:.2f} MB")
 
 

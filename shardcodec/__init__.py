@@ -34,6 +34,9 @@ __version__ = "0.1.0"
 # Separate surfaces and the tools.
 _PACKAGES = ("kv", "tools", "transformer")
 
+# Without the extension module, these are functions of `without_engine`.
+_WITHOUT_ENGINE = ("disable", "enable", "open_arrays")
+
 # One thread imports: if two begin with different modules of zarr, each may wait for the other, and Python gives one an error or half a
 # module. Then a stand-in would take the place of the pipeline.
 _importing = RLock()
@@ -44,7 +47,8 @@ def _renew_lock() -> None:
     _importing = RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def __getattr__(name: str) -> Any:
@@ -52,40 +56,51 @@ def __getattr__(name: str) -> Any:
     if name not in _PACKAGES and name not in _public.MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _importing:
-        if name in _PACKAGES:
-            return importlib.import_module(f"{__name__}.{name}")
         if name not in globals():
             globals()[name] = _first_use(name)
     return globals()[name]
 
 
 def _first_use(name: str) -> Any:
+    from . import native
+
+    if name in _WITHOUT_ENGINE and native.missing() is not None:
+        from . import without_engine
+
+        return getattr(without_engine, name)
     try:
+        if name in _PACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(_public.MODULES[name], __name__), name)
     except (ImportError, AttributeError) as error:
         return _stand_in(name, error)
 
 
 def _stand_in(name: str, misfit: Exception) -> Any:
-    """Return a class that continues with zarr's own code, for the name of an entry point.
+    """Return what takes the place of a name whose module cannot be imported.
 
-    zarr loads the entry points in every process that opens an array, so they must not fail.
+    Entry points continue with zarr's own code: zarr loads them in every process that opens an array, so they must not fail. What the
+    wheel for all platforms leaves out (setup.py) raises `UnsupportedError` when it is called, so a library can import it.
 
     Raises
     ------
     ImportError
-        It is another name.
+        It is another name, and zarr has changed, or this package is not built.
     """
     from . import stand_in
 
-    if name not in stand_in.__all__:
-        missing = getattr(misfit, "name", None) == f"{__name__}._native"
-        raise ImportError(
-            f"shardcodec cannot load its extension module: {misfit}"
-            if missing
-            else f"shardcodec {__version__} does not fit the zarr that is installed: {misfit}"
-        ) from misfit
-    return getattr(stand_in, name)
+    if name in stand_in.__all__:
+        return getattr(stand_in, name)
+    missing = getattr(misfit, "name", None) or ""
+    if isinstance(misfit, ModuleNotFoundError) and missing.startswith(f"{__name__}."):
+        from . import without_engine
+
+        return without_engine.LeftOut(name)
+    raise ImportError(
+        f"shardcodec cannot load its extension module: {misfit}"
+        if missing == f"{__name__}._native"
+        else f"shardcodec {__version__} does not fit the zarr that is installed: {misfit}"
+    ) from misfit
 
 
 def __dir__() -> list[str]:

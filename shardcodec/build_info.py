@@ -25,7 +25,7 @@ OTHER_VARIABLES = frozenset(
     {
         CPU_VARIABLE,  # csrc/base/sc_cpu.c
         PREFIX + "ENABLED",  # option_sources.py
-        *(PREFIX + name for name in ("ABI3", "COVERAGE", "DEBUG", "LIBS", "SANITIZE")),  # setup.py
+        *(PREFIX + name for name in ("ABI3", "COVERAGE", "DEBUG", "ENGINE", "LIBS", "SANITIZE")),  # setup.py
         *(PREFIX + name for name in ("INTEROP_PIPELINE", "PACKAGE_SUITE", "SUITE", "XARRAY_SUITE")),  # tests
         *(
             PREFIX + name for name in ("TEST_AZURITE", "TEST_KERNELS", "TEST_SANITIZER", "TEST_SHARD_MIB")

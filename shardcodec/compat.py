@@ -682,5 +682,5 @@ def _renew_locks_of_properties() -> None:
                 vars(found)["lock"] = threading.RLock()
 
 
-if sys.version_info < (3, 12):
+if sys.version_info < (3, 12) and hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks_of_properties)

@@ -25,7 +25,9 @@ __all__ = [
     "listen_to",
     "load",
     "loaded",
+    "missing",
     "require",
+    "warn_missing",
 ]
 
 
@@ -45,7 +47,7 @@ def _load() -> ModuleType | ImportError:
 
 @functools.cache
 def _warn(what: str) -> None:
-    warnings.warn(what, RuntimeWarning, stacklevel=3)
+    warnings.warn(what, RuntimeWarning, stacklevel=4)
 
 
 def load() -> ModuleType:
@@ -58,9 +60,20 @@ def load() -> ModuleType:
     """
     module = _load()
     if isinstance(module, ImportError):
-        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {module}")
+        warn_missing()
         raise UnsupportedError(f"the extension module cannot be loaded: {module}") from module
     return module
+
+
+def missing() -> ImportError | None:
+    """Return why the extension cannot be loaded; None if it is loaded now."""
+    module = _load()
+    return module if isinstance(module, ImportError) else None
+
+
+def warn_missing() -> None:
+    """Warn once that zarr does the work; the warning names the caller of the calling function."""
+    _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {missing()}")
 
 
 def require() -> None:
@@ -71,9 +84,8 @@ def require() -> None:
     UnsupportedError
         The extension cannot be loaded. There is no additional warning.
     """
-    module = _load()
-    if isinstance(module, ImportError):
-        raise UnsupportedError(f"shardcodec cannot load its extension module: {module}") from module
+    if (error := missing()) is not None:
+        raise UnsupportedError(f"shardcodec cannot load its extension module: {error}") from error
 
 
 def loaded() -> ModuleType | None:

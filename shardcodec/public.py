@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from .live.stream import Stream, StreamGroup, StreamStats, stream
     from .live.tail import tail
     from .options import Options, options
+    from .readable import OpenArray, OpenArrays
     from .storage.indexes import IndexCache
     from .zarr_plugin.attach import attach
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
     from .zarr_plugin.codec import ShardingCodec
     from .zarr_plugin.enable import disable, enable
-    from .zarr_plugin.open_arrays import OpenArray, OpenArrays, open_arrays, stats
+    from .zarr_plugin.open_arrays import open_arrays, stats
     from .zarr_plugin.pipeline import ShardCodecPipeline
 
 __all__ = [
@@ -113,8 +114,8 @@ MODULES: dict[str, str] = {
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
-    "OpenArray": ".zarr_plugin.open_arrays",
-    "OpenArrays": ".zarr_plugin.open_arrays",
+    "OpenArray": ".readable",
+    "OpenArrays": ".readable",
     "Options": ".options",
     "Prefetch": ".access.prefetch",
     "Shard": ".access.shard",

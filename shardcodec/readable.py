@@ -7,11 +7,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 __all__ = [
     "BINARY_UNITS",
     "Fact",
+    "OpenArray",
+    "OpenArrays",
     "Readable",
     "ReadableDict",
     "fact_lines",
@@ -171,3 +173,53 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+class OpenArray(NamedTuple):
+    """One array of this process.
+
+    Attributes
+    ----------
+    name : str
+        Its store and path.
+    pipeline : str
+        Class of its codec pipeline.
+    is_native : bool
+        True if shardcodec's native code reads and writes it.
+    reason : str
+        Why not; empty if it does.
+    """
+
+    name: str
+    pipeline: str
+    is_native: bool
+    reason: str
+
+
+class OpenArrays(tuple[OpenArray, ...]):
+    """Arrays of this process; its `repr` is a table.
+
+    Attributes
+    ----------
+    direct : str
+        State of the option ``direct``: ``"on"`` if it has replaced methods of `zarr.Array`, or ``"off"`` with the reason.
+    """
+
+    direct: str
+    _is_refused: bool
+
+    def __new__(cls, arrays: Iterable[OpenArray], direct: str, *, is_refused: bool = False) -> Self:
+        self = super().__new__(cls, arrays)
+        self.direct, self._is_refused = direct, is_refused
+        return self
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no zarr array is open"
+        width = max(len(array.pipeline) for array in self)
+        lines = [
+            f"{'native' if array.is_native else 'zarr':6}  {array.pipeline:{width}}  {array.name}"
+            + (f"  ({array.reason})" if array.reason else "")
+            for array in self
+        ]
+        return "\n".join(lines + ([f"direct: {self.direct}"] if self._is_refused else []))

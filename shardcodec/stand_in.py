@@ -1,8 +1,9 @@
-# stand_in.py - stand-ins for an incompatible zarr
+# stand_in.py - stand-ins for an incompatible zarr, and where there is no extension module
 # SPDX-License-Identifier: MIT
 """Stand-ins for the classes of shardcodec's entry points. They use only public names of zarr and leave all work to zarr.
 
-Without them, a zarr with changed internals could not open any array in a process where shardcodec is installed.
+Without them, a zarr with changed internals could not open any array in a process where shardcodec is installed. The wheel for all
+platforms (setup.py) has them alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import zarr
 from zarr.abc.codec import Codec, CodecPipeline
 from zarr.codecs import ShardingCodec
+
+from . import native
 
 __all__ = ["ShardCodecPipeline", "ShardingCodec"]
 
@@ -51,6 +54,9 @@ class ShardCodecPipeline(CodecPipeline):
         NotImplementedError
             Always; zarr then continues with its own pipeline.
         """
+        if native.missing() is not None:
+            native.warn_missing()
+            raise NotImplementedError
         why = f"shardcodec does not fit zarr {zarr.__version__} and leaves the work to it; `shardcodec.enable` raises the cause"
         warnings.warn(why, RuntimeWarning, stacklevel=2)
         raise NotImplementedError(why)

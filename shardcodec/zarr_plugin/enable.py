@@ -68,6 +68,9 @@ class _EnableCall:
 def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[OptionChoices]) -> _EnableCall:
     """Make zarr use shardcodec for every array that is opened from now on, here and in processes that are started later.
 
+    Where the extension module is missing, as on other platforms than Linux, a warning says once why, and zarr goes on with its own
+    pipeline; with ``strict=True`` this is an error.
+
     Parameters
     ----------
     children : bool
@@ -93,8 +96,7 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
     ImportError
         A worker of the client does not have shardcodec, or has another version. No process has changed then.
     UnsupportedError
-        The extension module cannot be loaded, for instance because Python was started in a source tree, which hides the
-        installed package. zarr's configuration is unchanged.
+        The option `strict`, and the extension module cannot be loaded. zarr's configuration is unchanged.
 
     Examples
     --------

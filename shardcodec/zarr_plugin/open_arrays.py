@@ -10,64 +10,17 @@ The counters are below all surfaces and know nothing of zarr's arrays; the list 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import statistics
 from ..compat import CodecPipeline, config, pipelines_of_arrays
 from ..option_sources import PIPELINE_KEY, is_direct, source_of
-from ..readable import ReadableDict
+from ..readable import OpenArray, OpenArrays, ReadableDict
 from . import direct_methods
 from .pipeline import ShardCodecPipeline
 from .setting import CALL, setting
 
-__all__ = ["OpenArray", "OpenArrays", "ProcessStatistics", "open_arrays", "stats"]
-
-
-class OpenArray(NamedTuple):
-    """One array of this process.
-
-    Attributes
-    ----------
-    name : str
-        Its store and path.
-    pipeline : str
-        Class of its codec pipeline.
-    is_native : bool
-        True if shardcodec's native code reads and writes it.
-    reason : str
-        Why not; empty if it does.
-    """
-
-    name: str
-    pipeline: str
-    is_native: bool
-    reason: str
-
-
-class OpenArrays(tuple[OpenArray, ...]):
-    """Arrays of this process; its `repr` is a table."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        if not self:
-            return "no zarr array is open"
-        width = max(len(array.pipeline) for array in self)
-        lines = [
-            f"{'native' if array.is_native else 'zarr':6}  {array.pipeline:{width}}  {array.name}"
-            + (f"  ({array.reason})" if array.reason else "")
-            for array in self
-        ]
-        return "\n".join(lines + ([f"direct: {self.direct}"] if direct_methods.unknown() else []))
-
-    @property
-    def direct(self) -> str:
-        """State of the option ``direct``: ``"on"`` if it has replaced methods of `zarr.Array`, or ``"off"`` with the reason."""
-        if direct_methods.is_active():
-            return "on"
-        if why := direct_methods.unknown():
-            return f"off: {why}"
-        return "off: no array was opened with it" if is_direct() else "off: the option is not set"
+__all__ = ["ProcessStatistics", "open_arrays", "stats"]
 
 
 def open_arrays() -> OpenArrays:
@@ -86,7 +39,14 @@ def open_arrays() -> OpenArrays:
     zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
     """
     setting.look(stacklevel=3)
-    return OpenArrays(sorted({_describe(name, pipeline) for name, pipeline in pipelines_of_arrays()}))
+    arrays = sorted({_describe(name, pipeline) for name, pipeline in pipelines_of_arrays()})
+    if direct_methods.is_active():
+        return OpenArrays(arrays, "on")
+    if why := direct_methods.unknown():
+        return OpenArrays(arrays, f"off: {why}", is_refused=True)
+    return OpenArrays(
+        arrays, f"off: {'no array was opened with it' if is_direct() else 'the option is not set'}"
+    )
 
 
 def _describe(name: str, pipeline: CodecPipeline) -> OpenArray:

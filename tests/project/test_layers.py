@@ -36,7 +36,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("legacy_2022",),
     ("tools",),
     ("cli",),
-    ("public", "stand_in", "__main__"),
+    ("public", "stand_in", "without_engine", "__main__"),
 ]
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 TOP = len(LAYERS)

@@ -43,6 +43,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run xarray's own Zarr tests through shardcodec.")
     add = parser.add_argument
     add("--set", choices=sorted(SETS), default="ci", help="which tests (%(default)s)")
+    add("--way", action="append", choices=["pipeline", "engine"], help="how shardcodec is chosen (both)")
     add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
     add("--requirements", action="store_true", help="print the requirements of the tests for pip, and stop")
     options = parser.parse_args(argv[:cut])
@@ -85,7 +86,7 @@ def main(argv: list[str]) -> int:
         return 0
     files = ["xarray/tests/test_backends.py", "xarray/tests/test_backends_datatree.py"]
     faults = 0
-    for way in ("pipeline", "engine"):
+    for way in options.way or ("pipeline", "engine"):
         failed = failures([*files, "-k", SETS[options.set]], options, way)
         ours = failed - failures(sorted(failed), options, "zarr alone") if failed else failed
         print(f"{way}: {len(failed)} tests fail with shardcodec, {len(ours)} of them only with it")

@@ -219,6 +219,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def prepare() -> None:
     """Make the settings that must precede zarr's tests."""
+    if SETTINGS["without_engine"]:
+        with pytest.warns(RuntimeWarning, match="leaves the work to zarr"):
+            importlib.import_module("shardcodec").enable()
     pipeline = class_at(SETTINGS["pipeline"])
     stand_in_for_fused(pipeline)
     for name in list(USE):

@@ -21,6 +21,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import zarr
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -61,12 +62,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add(
         "--attach", action="store_true", help="pass every array that the tests make through shardcodec.attach"
     )
+    without = "the package installed is the one without its engine: its `enable` leaves all work to zarr's own pipeline"
+    add("--without-engine", action="store_true", help=without)
     add("-n", default="auto", metavar="N", help="processes, for pytest-xdist (%(default)s)")
     add("--junit", type=Path, metavar="FILE", help="write a JUnit report")
     add("--cache", type=Path, default=CACHE, metavar="DIR", help="for zarr's sources (%(default)s)")
     add("--requirements", action="store_true", help="print the requirements of the tests for pip, and stop")
     options = parser.parse_args(argv[:cut])
     options.pytest = argv[cut + 1 :]
+    if options.without_engine:
+        options.pipeline = zarr.config.get("codec_pipeline.path")
     return options
 
 
@@ -129,6 +134,7 @@ def environment(options: argparse.Namespace, tests: list[str]) -> dict[str, str]
         "ours": options.pipeline == OURS,
         "codec": CODEC if options.codec else None,
         "attach": options.attach,
+        "without_engine": options.without_engine,
         "codec_everywhere": options.codec == "everywhere",
         "known": str(HERE / "known.toml"),
         "tests": tests,
