@@ -300,8 +300,8 @@ def is_current(made: Path, headers: Path, sources: list[str]) -> bool:
 
 def why_no_engine() -> str:
     """Return why a wheel of this build has no engine; empty if it has."""
-    if ENGINE == "0":
-        return "SHARDCODEC_ENGINE=0"
+    if ENGINE:
+        return "" if ENGINE == "1" else "SHARDCODEC_ENGINE=0"
     if not sys.platform.startswith("linux"):
         return f"the engine is tested on Linux alone, and this is {sys.platform}; SHARDCODEC_ENGINE=1 tries to build it"
     try:
@@ -421,7 +421,10 @@ class BdistWheel(bdist_wheel):
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        if ENGINE != "1" and (why := why_no_engine()):
+        is_editable = (
+            "editable_wheel" in self.distribution.commands
+        )  # of a developer, whose build must not go on without the engine
+        if not is_editable and (why := why_no_engine()):
             leave_engine_out(self.distribution)
             sys.stderr.write(
                 f"shardcodec: a wheel without the engine, which leaves all work to zarr: {why}\n"

@@ -36,3 +36,4 @@ class PyShardcodec(PythonPackage):
 
     def setup_build_environment(self, env: EnvironmentModifications) -> None:
         env.set("SHARDCODEC_LIBS", "system")
+        env.set("SHARDCODEC_ENGINE", "1")

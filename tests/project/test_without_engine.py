@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 MAX_NBYTES = 400_000
 PAGES = ("README.md", "LICENSE", "NOTICES", "pyproject.toml", "setup.py")
-BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 # Python on Windows has none of these.
 WINDOWS = """
@@ -38,29 +37,40 @@ import shardcodec
 """
 
 
-def build(tree: Path, folder: Path, **environment: str) -> tuple[Path, str]:
-    """Return the wheel that pip would build, and what the build has printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(folder)],
-        cwd=tree, env=os.environ | {"PYTHONSAFEPATH": "1"} | environment, capture_output=True, text=True, check=False,
+def build(tree: Path, folder: Path, kind: str = "wheel") -> subprocess.CompletedProcess[str]:
+    """Build as pip does, where no C program can be compiled."""
+    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
+    return subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=tree, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONSAFEPATH": "1", "CC": "false", "SHARDCODEC_ENGINE": ""},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder / done.stdout.splitlines()[-1], done.stderr
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", reason="setuptools is not installed")
-    tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    shutil.copytree(
-        ROOT / "shardcodec", tree / "shardcodec", ignore=shutil.ignore_patterns("__pycache__", "*.so")
-    )
+    tree = tmp_path_factory.mktemp("tree")
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(ROOT / "shardcodec", tree / "shardcodec", ignore=ignored)
     for page in PAGES:
         shutil.copy(ROOT / page, tree)
-    made, said = build(tree, folder, CC="false", SHARDCODEC_ENGINE="")
-    assert "shardcodec: a wheel without the engine, which leaves all work to zarr" in said
-    assert "shardcodec needs a C compiler" in said
-    return made
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = build(tree, folder)
+    assert done.returncode == 0, done.stderr
+    assert "shardcodec: a wheel without the engine, which leaves all work to zarr" in done.stderr
+    assert "shardcodec needs a C compiler" in done.stderr
+    return folder / done.stdout.splitlines()[-1]
+
+
+def test_editable_installation_without_a_compiler_fails(tree: Path, tmp_path: Path) -> None:
+    """A developer must not go on without the engine."""
+    done = build(tree, tmp_path, "editable")
+    assert done.returncode != 0 and "shardcodec needs a C compiler" in done.stderr.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
