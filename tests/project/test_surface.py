@@ -1,0 +1,136 @@
+# test_surface.py - the public surface, compared with a stored list
+# SPDX-License-Identifier: MIT
+"""A change of a public name is a commit that says so: it changes ``tests/golden/surface.txt``, too.
+
+Write the list again with ``python tests/project/test_surface.py > tests/golden/surface.txt``. It has the public names with their bases,
+parameters, kinds and defaults, the flags of the commands, the exit codes, and the options. The members of JSON reports are in
+``tests/golden/reports.json``; `docs/versions.md` says what may change, and when.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardcodec
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "tests" / "golden" / "surface.txt"
+NAMES = runpy.run_path(str(ROOT / "scripts/reference_names.py"))
+
+
+def shown(default: Any) -> str:
+    """Return a default in a form that does not depend on the machine or the version of Python."""
+    if isinstance(default, dataclasses._HAS_DEFAULT_FACTORY_CLASS):  # type: ignore[attr-defined]
+        return "<made>"
+    return (
+        repr(default)
+        if isinstance(default, str | int | float | tuple | None)
+        else f"<{type(default).__name__}>"
+    )
+
+
+def parameters(function: Any) -> str:
+    """Return the parameters of a function, without annotations."""
+    found = [
+        one.replace(annotation=one.empty)
+        for one in inspect.signature(function).parameters.values()
+        if one.name not in ("self", "cls")
+    ]
+    words, is_keyword = [], False
+    for one in found:
+        if one.kind is one.VAR_POSITIONAL or (one.kind is one.KEYWORD_ONLY and not is_keyword):
+            words += [] if one.kind is one.VAR_POSITIONAL else ["*"]
+            is_keyword = True
+        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        words.append(f"{stars}{one.name}" + ("" if one.default is one.empty else f"={shown(one.default)}"))
+        if one.kind is one.POSITIONAL_ONLY and not any(
+            other.kind is other.POSITIONAL_ONLY for other in found[found.index(one) + 1 :]
+        ):
+            words.append("/")
+    return f"({', '.join(words)})"
+
+
+def documented_attributes(kind: type) -> list[str]:
+    """Return the names in the section Attributes of a docstring: those that a constructor sets."""
+    section = re.search(
+        r"^Attributes\n-+\n(.*?)(?=^\w+\n-+\n|\Z)",
+        inspect.cleandoc(kind.__doc__ or ""),
+        re.MULTILINE | re.DOTALL,
+    )
+    found = re.findall(r"^(\w[\w, ]*?) :", section[1], re.MULTILINE) if section else []
+    return [name for names in found for name in names.split(", ")]
+
+
+def members(name: str, kind: type) -> Iterator[str]:
+    """Yield the public members of a class, those of its bases in this package too."""
+    ours = [base for base in kind.__mro__ if NAMES["is_ours"](base)]
+    known = {
+        one
+        for base in ours
+        for one in (*vars(base), *inspect.get_annotations(base), *documented_attributes(base))
+    }
+    for one in sorted(member for member in known if NAMES["is_for_callers"](kind, member)):
+        value = inspect.getattr_static(kind, one, None)
+        function = NAMES["function_of"](value)
+        yield f"{name}.{one}" + (
+            "" if function is None or isinstance(value, property) else parameters(function)
+        )
+
+
+def names_of(module: str) -> Iterator[str]:
+    for one in NAMES["public_names"](module):
+        name, thing = f"{module}.{one}", getattr(__import__(module, fromlist=["*"]), one)
+        if not inspect.isclass(thing):
+            yield name + (parameters(thing) if callable(thing) else "")
+            continue
+        bases = ", ".join(base.__name__ for base in thing.__bases__ if base is not object)
+        own = "\nParameters\n" in inspect.cleandoc(thing.__doc__ or "")  # else functions make it
+        yield f"{name}{parameters(thing) if own else ''}" + (f": {bases}" if bases else "")
+        yield from members(name, thing)
+
+
+def flags() -> Iterator[str]:
+    import typer
+
+    from shardcodec.cli.app import app
+
+    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+        for one in command.params:
+            words = sorted({*one.opts, *one.secondary_opts})
+            yield f"{name} {' '.join(words)}"
+
+
+def surface() -> str:
+    from shardcodec.cli.exit_code import ExitCode
+
+    lines = ["# names", *(line for module in NAMES["MODULES"] for line in names_of(module))]
+    lines += [
+        "",
+        "# options",
+        *(f"{one.name}={shown(one.default)}" for one in dataclasses.fields(shardcodec.Options)),
+    ]
+    lines += ["", "# exit codes", *(f"{code.value} {code.name}" for code in ExitCode)]
+    lines += ["", "# commands", *flags()]
+    return "\n".join(lines) + "\n"
+
+
+def test_public_surface_is_the_stored_one() -> None:
+    pytest.importorskip("typer")
+    now, stored = surface().splitlines(), STORED.read_text(encoding="utf-8").splitlines()
+    gone, new = [one for one in stored if one not in now], [one for one in now if one not in stored]
+    assert now == stored, (
+        f"gone: {gone}; new: {new}. If callers shall see this change, say so in the commit and write the list again: {__doc__}"
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(surface())
