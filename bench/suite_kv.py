@@ -45,10 +45,10 @@ class Ours:
         self.store = ShardedKeyValueStore(
             path, grid_shape=(edge, edge), index_codecs=CODECS, cache_pool=CACHE_NBYTES
         )
-        self.get, self.keys = self.store.__getitem__, self.store.list_sync
+        self.get, self.keys = self.store.__getitem__, self.store.list
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes]:
-        return [found.value for found in self.store.read_many_sync(keys)]
+        return [found.value for found in self.store.read_many(keys)]
 
     def put_many(self, values: dict[bytes, bytes]) -> None:
         with self.store.transaction() as t:

@@ -18,12 +18,13 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar, Union
 
 import numpy as np
 
 __all__ = [
     "LONG_DOCUMENT",
+    "Renamed",
     "as_buffer",
     "check_argument",
     "check_fields",
@@ -40,6 +41,12 @@ R = TypeVar("R")
 MAX_LIST = 5000
 # A document with fewer characters has no such list: the shortest codec is {"name": "crc32c"}.
 LONG_DOCUMENT = 18 * MAX_LIST
+
+# Names of methods before the first release, and those that took their place.
+FORMER_NAMES = {"get_selection": "read", "set_selection": "write", "settle": "roll_back"} | {
+    f"{name}_sync": name
+    for name in ("commit", "delete", "delete_range", "list", "read", "read_many", "write")
+}
 
 # Values may be large or hostile, so messages quote only a short part of them.
 _repr = reprlib.Repr()
@@ -109,6 +116,19 @@ def check_fields(record: Any) -> None:
 
 
 _of_fields: dict[type, dict[str, _Rule]] = {}
+
+
+class Renamed:
+    """Base of classes with `FORMER_NAMES`: the error for a former name says the new one."""
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name):
+            new = FORMER_NAMES.get(name, "")
+            hint = f": it is {new} now" if hasattr(type(self), new) else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
+            )
 
 
 def as_buffer(value: Any, name: str) -> memoryview:

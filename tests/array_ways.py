@@ -120,20 +120,20 @@ class OfHandle:
         self.array = array
 
     def get(self, kind: Any, selection: Any, out: Any = None) -> Any:
-        return self.array.get_selection(selection, kind=kind, out=out)
+        return self.array.read(selection, kind=kind, out=out)
 
     def set(self, kind: Any, selection: Any, value: Any) -> None:
-        self.array.set_selection(selection, value, kind=kind)
+        self.array.write(selection, value, kind=kind)
 
 
 class Awaited(OfHandle):
     """The coroutines of a handle."""
 
     def get(self, kind: Any, selection: Any, out: Any = None) -> Any:
-        return asyncio.run(self.array.read(selection, kind=kind, out=out))
+        return asyncio.run(self.array.read_async(selection, kind=kind, out=out))
 
     def set(self, kind: Any, selection: Any, value: Any) -> None:
-        asyncio.run(self.array.write(selection, value, kind=kind))
+        asyncio.run(self.array.write_async(selection, value, kind=kind))
 
 
 class OfXarray:

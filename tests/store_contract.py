@@ -272,16 +272,16 @@ class StoreContract:
     @LOCATIONS
     def test_entries_are_a_dictionary(self, free: Any, at_start: bool) -> None:
         kv = open_kv((free, "a/c/0/0"), index_location="start" if at_start else "end")
-        assert not kv and kv.read_sync(key(0, 0)).stamp.generation == NO_VALUE
+        assert not kv and kv.read(key(0, 0)).stamp.generation == NO_VALUE
         kv[key(0, 1)], kv[key(1, 2)], kv[key(1, 1)] = b"abc", b"defg", b""
         assert dict(kv) == {key(0, 1): b"abc", key(1, 1): b"", key(1, 2): b"defg"}
-        assert kv.read_sync(key(1, 2), byte_range=slice(-2, None)).value == b"fg"
-        found = kv.read_many_sync([key(1, 2), key(0, 0), key(1, 1)], byte_ranges=[slice(1, 3), None, None])
+        assert kv.read(key(1, 2), byte_range=slice(-2, None)).value == b"fg"
+        found = kv.read_many([key(1, 2), key(0, 0), key(1, 1)], byte_ranges=[slice(1, 3), None, None])
         assert [(r.state, r.value) for r in found] == [("value", b"ef"), ("missing", b""), ("value", b"")]
         everything = [key(i, j) for i in range(2) for j in range(3)]
-        assert [r.value for r in kv.read_many_sync(everything)] == [b"", b"abc", b"", b"", b"", b"defg"]
+        assert [r.value for r in kv.read_many(everything)] == [b"", b"abc", b"", b"", b"", b"defg"]
         with kv.transaction() as t:
-            t.delete_range_sync(KeyRange(key(1)))
+            t.delete_range(KeyRange(key(1)))
             t[key(0, 0)] = b"t"
         assert dict(kv) == {key(0, 0): b"t", key(0, 1): b"abc"}
         del kv[key(0, 0)]
@@ -292,22 +292,22 @@ class StoreContract:
 
     def test_generations(self, free: Any, kind: Kind) -> None:
         kv = open_kv((free, "shard"))
-        assert kv.write_sync(key(0, 0), b"a", if_equal="absent").generation != FAILED
-        assert kv.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
+        assert kv.write(key(0, 0), b"a", if_equal="absent").generation != FAILED
+        assert kv.write(key(0, 0), b"b", if_equal="absent").generation == FAILED
         assert kv[key(0, 0)] == b"a"
-        seen = kv.read_sync(key(0, 0)).stamp.generation
+        seen = kv.read(key(0, 0)).stamp.generation
         if not kind.names_states:
             assert seen == UNNAMED
-            assert kv.read_sync(key(0, 0), if_not_equal=seen).state == "value"
+            assert kv.read(key(0, 0), if_not_equal=seen).state == "value"
             with pytest.raises(ValueError, match="does not identify states"):
-                kv.write_sync(key(0, 0), b"c", if_equal=seen)
+                kv.write(key(0, 0), b"c", if_equal=seen)
             with pytest.raises(UnsupportedError, match=r"^shard .shard.: its store does not identify states"):
                 kv.transaction(repeatable_read=True)[key(0, 0)]
             return
-        assert kv.read_sync(key(0, 1), if_not_equal=seen).state == "unspecified"
-        done = kv.write_sync(key(0, 1), b"c", if_equal=seen)
-        assert done.generation == kv.read_sync(key(0, 1)).stamp.generation != seen
-        assert kv.write_sync(key(0, 1), b"d", if_equal=seen).generation == FAILED
+        assert kv.read(key(0, 1), if_not_equal=seen).state == "unspecified"
+        done = kv.write(key(0, 1), b"c", if_equal=seen)
+        assert done.generation == kv.read(key(0, 1)).stamp.generation != seen
+        assert kv.write(key(0, 1), b"d", if_equal=seen).generation == FAILED
         with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
             assert t[key(0, 1)] == b"c"
             t[key(0, 2)] = b"e"
@@ -318,15 +318,15 @@ class StoreContract:
         kv = open_kv((free, "shard"))
         kv[key(1, 1)] = b"other"
         t = kv.transaction()
-        assert t.write_sync(key(0, 0), b"mine", if_equal="absent").generation != FAILED
+        assert t.write(key(0, 0), b"mine", if_equal="absent").generation != FAILED
         kv[key(0, 1)] = b"beside"
-        t.commit_sync()
+        t.commit()
         assert kv[key(0, 0)] == b"mine"
         t = kv.transaction()
-        assert t.write_sync(key(0, 2), b"mine", if_equal="absent").generation != FAILED
+        assert t.write(key(0, 2), b"mine", if_equal="absent").generation != FAILED
         kv[key(0, 2)] = b"another writer's"
         with pytest.raises(ConflictError):
-            t.commit_sync()
+            t.commit()
         assert kv[key(0, 2)] == b"another writer's"
 
     # ---- chunks in shards: `shardcodec.transformer`

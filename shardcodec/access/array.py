@@ -370,20 +370,20 @@ class Array(ArrayReader):
         return Prefetch(self, chunks_of_boxes(begin, count, self.chunks))
 
     def __setitem__(self, selection: Any, value: Any) -> None:
-        """Store a value in a part of the array; see `set_selection`."""
-        self.set_selection(selection, value)
+        """Store a value in a part of the array; see `write`."""
+        self.write(selection, value)
 
-    def set_selection(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
+    def write(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
         """Store a value in a part of the array. No other element changes, whatever other writers do meanwhile.
 
         Parameters
         ----------
         selection
-            The elements, as for `get_selection`. If it names an element twice, the last value is stored.
+            The elements, as for `read`. If it names an element twice, the last value is stored.
         value : array_like
             A value for each element, or values that numpy can broadcast to the shape of the selection.
         kind : {"brackets", "basic", "orthogonal", "coordinate", "mask", "block"}
-            As for `get_selection`.
+            As for `read`.
 
         Raises
         ------
@@ -400,18 +400,18 @@ class Array(ArrayReader):
         if request is not None:
             store_elements_blocking(request, self._options, self._layout_guard)
 
-    async def write(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
+    async def write_async(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
         """Store a value in a part of the array from a coroutine on any event loop; many calls may wait at the same time.
 
         Parameters
         ----------
         selection, value, kind
-            As for `set_selection`.
+            As for `write`.
 
         Raises
         ------
         IndexError, TypeError, ValueError, ShardFormatError, ChecksumError, CodecError, LockError
-            As `set_selection`.
+            As `write`.
         """
         request = self._request(kind, selection, value)
         if request is not None:
@@ -437,7 +437,7 @@ class Array(ArrayReader):
         IndexError
             A box reaches outside the array; nothing was stored.
         TypeError, ValueError, ShardFormatError, ChecksumError, CodecError, LockError
-            As for `set_selection`.
+            As for `write`.
         """
         self._check_writable()
         begin = as_coordinates(starts, self.ndim, "starts")
@@ -472,7 +472,7 @@ class Array(ArrayReader):
         ValueError
             The shape has another number of axes or a negative extent, or the handle is read-only.
         LockError
-            As for `set_selection`.
+            As for `write`.
 
         Notes
         -----
@@ -513,7 +513,7 @@ class Array(ArrayReader):
         ValueError
             The shape of the values does not fit, or the handle is read-only. Nothing was stored.
         ShardFormatError, ChecksumError, CodecError, LockError
-            As for `set_selection`; the array has grown, and the new elements may have the fill value.
+            As for `write`; the array has grown, and the new elements may have the fill value.
         """
         self._check_writable()
         if not -self.ndim <= axis < self.ndim:

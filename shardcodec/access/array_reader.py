@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..arguments import checked
+from ..arguments import Renamed, checked
 from ..compat import refusal_of
 from ..errors import ShardError, UnsupportedError, name_array, names_array
 from ..format.array_document import ArrayLayout, parse_document
@@ -55,7 +55,7 @@ Shapes: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | np.ndarray[Any, An
 Destination: TypeAlias = np.ndarray[Any, Any] | Callable[[Ints], np.ndarray[Any, Any]]
 
 
-class ArrayReader:
+class ArrayReader(Renamed):
     """The reading half of `Array`, which describes the members.
 
     Parameters
@@ -228,15 +228,15 @@ class ArrayReader:
                 raise
         return self._get("brackets", selection, None, patience)
 
-    def get_selection(
-        self, selection: Any, *, kind: Kind = "brackets", out: Destination | None = None
+    def read(
+        self, selection: Any = ..., *, kind: Kind = "brackets", out: Destination | None = None
     ) -> np.ndarray[Any, Any]:
         """Read a part of the array, also into an array of the caller.
 
         Parameters
         ----------
         selection
-            The elements.
+            The elements; by default the whole array.
         kind : {"brackets", "basic", "orthogonal", "coordinate", "mask", "block"}
             How the selection is read: as by square brackets, `oindex`, `vindex`, `blocks`.
         out : ndarray or callable, optional
@@ -265,7 +265,7 @@ class ArrayReader:
         Parameters
         ----------
         selection, kind
-            As for `get_selection`; by default the whole array.
+            As for `read`; by default the whole array.
 
         Returns
         -------
@@ -361,7 +361,7 @@ class ArrayReader:
             BoxReader(objects, self._options, None).read(items, places.reshape(shape), axes)
         return codecs.joined(places)
 
-    async def read(
+    async def read_async(
         self, selection: Any = ..., *, kind: Kind = "brackets", out: Destination | None = None
     ) -> np.ndarray[Any, Any]:
         """Read a part of the array from a coroutine on any event loop; many calls may wait at the same time.
@@ -369,7 +369,7 @@ class ArrayReader:
         Parameters
         ----------
         selection, kind, out
-            As for `get_selection`; by default the whole array.
+            As for `read`; by default the whole array.
 
         Returns
         -------
@@ -379,7 +379,7 @@ class ArrayReader:
         Raises
         ------
         IndexError, TypeError, ValueError, ShardFormatError, ChecksumError, CodecError
-            As `get_selection`.
+            As `read`.
         """
         chosen = self._locate(kind, selection)
         out, target = self._destination(chosen, out)
@@ -524,7 +524,7 @@ class ArrayReader:
         out: Destination | None,
         patience: Patience | None = None,
     ) -> np.ndarray[Any, Any]:
-        """Read as `get_selection`; `patience` is that of an earlier attempt."""
+        """Read as `read`; `patience` is that of an earlier attempt."""
         chosen = self._locate(kind, selection)
         out, target = self._destination(chosen, out)
         if chosen.parts:
@@ -639,10 +639,10 @@ class _Indexed:
         self._kind: Kind = kind
 
     def __getitem__(self, selection: Any) -> Any:
-        return self._array.get_selection(selection, kind=self._kind)
+        return self._array.read(selection, kind=self._kind)
 
     def __setitem__(self, selection: Any, value: Any) -> None:
-        self._array.set_selection(selection, value, kind=self._kind)
+        self._array.write(selection, value, kind=self._kind)
 
 
 def _filled(

@@ -219,7 +219,7 @@ class Shard(ShardReader):
         """
         self._write(Change({}, sort_unique(position_array(coords, self.grid_shape))), **how)
 
-    def settle(self) -> None:
+    def roll_back(self) -> None:
         """Restore the old shard after a writer was killed during an update in place. Without a journal nothing is changed.
 
         Readers and writers of shardcodec do not need this: readers show the old shard, and every write restores it first.

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..arguments import checked
+from ..arguments import Renamed, checked
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
@@ -32,7 +32,7 @@ __all__ = ["ShardReader"]
 Array = np.ndarray[Any, Any]
 
 
-class ShardReader:
+class ShardReader(Renamed):
     """The reading half of `Shard`. All reads return one state of the shard, until `refresh`.
 
     Parameters

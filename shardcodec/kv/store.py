@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """`ShardedKeyValueStore`: the entries of one shard as keys and values. `BoundStore`: the same in a transaction.
 
-Each operation has two forms: a method with the suffix ``_sync``, and a coroutine that runs this method in a thread.
+Each operation has two forms: a method that blocks, and a coroutine with the suffix ``_async``, which runs this method in a thread.
 This module translates keys to positions; `Entries` (in a transaction `BoundEntries`) works by position.
 """
 
@@ -14,12 +14,12 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from .. import native
 from ..access.read import INLINE_NBYTES
 from ..access.shard_object import ShardObject
-from ..arguments import check_argument, checked
+from ..arguments import Renamed, check_argument, checked
 from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
@@ -51,10 +51,14 @@ __all__ = ["BoundStore", "ShardedKeyValueStore"]
 
 T = TypeVar("T")
 
+# Below the method `list`, its class cannot name the type.
+Keys: TypeAlias = list[bytes]
+Results: TypeAlias = list[ReadResult]
+
 ALL = KeyRange()
 
 
-class ShardedKeyValueStore(MutableMapping[Key, bytes]):
+class ShardedKeyValueStore(Renamed, MutableMapping[Key, bytes]):
     """A key-value store over the entries of one shard.
 
     A key is the index of an entry along each axis of the grid, 32 bits each, most significant byte first. A value is
@@ -208,7 +212,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return self._entries.target
 
     def position_of(self, key: Key) -> int:
-        """Return the position of an entry, its number in C order over the grid; keys as `read_sync` takes them."""
+        """Return the position of an entry, its number in C order over the grid; keys as `read` takes them."""
         return self._position(key)
 
     @property
@@ -241,7 +245,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return self._entries.exists(self._position(key))  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.list_sync())
+        return iter(self.list())
 
     def __len__(self) -> int:
         first, end = self._grid.span(ALL)
@@ -271,7 +275,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         LockError
             Another process held the lock of the shard for longer than ``lock_timeout``.
         """
-        self.delete_range_sync(ALL)
+        self.delete_range(ALL)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Store several values in one write, as `dict.update`.
@@ -301,7 +305,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         if pending:
             self._entries.store(pending)
 
-    def read_sync(
+    def read(
         self,
         key: Key,
         *,
@@ -347,7 +351,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         bounds = byte_range_of(byte_range)  # before the key: TensorStore reports it first
         return self._entries.read(self._position(key), bounds, if_not_equal, most)
 
-    def read_many_sync(
+    def read_many(
         self,
         keys: Sequence[Key],
         *,
@@ -361,9 +365,9 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         keys : sequence of bytes or str
             Keys of the entries, without `path`.
         byte_ranges : sequence of (slice or None), optional
-            For each key the bytes to read, as in `read_sync`; None stands for the whole value.
+            For each key the bytes to read, as in `read`; None stands for the whole value.
         if_not_equal : bytes, optional
-            As in `read_sync`.
+            As in `read`.
 
         Returns
         -------
@@ -385,7 +389,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         ranges = byte_ranges_of(byte_ranges, len(positions))
         return self._entries.read_many(positions, ranges, if_not_equal)
 
-    def list_sync(
+    def list(
         self,
         range: KeyRange | None = None,  # noqa: A002
         *,
@@ -422,7 +426,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             return []
         return native.load().present_keys(self.grid_shape, self._entries.present(first, end), first, skip)  # type: ignore[no-any-return]
 
-    def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+    def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """Store a value, or delete the entry if the value is None.
 
         Parameters
@@ -457,7 +461,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         """
         return self._entries.write(self._position(key), value_of(value), condition_of(if_equal))
 
-    def delete_sync(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+    def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
         """Delete an entry if it exists.
 
         Parameters
@@ -465,7 +469,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         key : bytes or str
             Key of the entry, without `path`.
         if_equal : bytes or "absent", optional
-            Condition, as in `write_sync`.
+            Condition, as in `write`.
 
         Returns
         -------
@@ -476,11 +480,11 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         Raises
         ------
         ValueError, TypeError, ShardFormatError, ChecksumError, LockError
-            As `write_sync`.
+            As `write`.
         """
-        return self.write_sync(key, None, if_equal=if_equal)
+        return self.write(key, None, if_equal=if_equal)
 
-    def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
+    def delete_range(self, range: KeyRange) -> None:  # noqa: A002
         """Delete all entries of a range in one write.
 
         Parameters
@@ -503,7 +507,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending.clear(first, end)
             self._entries.store(pending)
 
-    async def read(
+    async def read_async(
         self,
         key: Key,
         *,
@@ -511,7 +515,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         if_not_equal: bytes | None = None,
         staleness_bound: float | None = None,
     ) -> ReadResult:
-        """Read a value; see `read_sync`. A small value that needs no network request is read on the event loop."""
+        """Read a value; see `read`. A small value that needs no network request is read on the event loop."""
         if self._entries.can_read_inline:
             if turns.is_over():
                 await turns.next_turn()
@@ -519,37 +523,37 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
                 return self._read(key, byte_range, if_not_equal, INLINE_NBYTES)
         return await self._in_thread(self._read, key, byte_range, if_not_equal)
 
-    async def read_many(
+    async def read_many_async(
         self,
         keys: Sequence[Key],
         *,
         byte_ranges: Sequence[slice | None] | None = None,
         if_not_equal: bytes | None = None,
-    ) -> list[ReadResult]:
-        """Read values of one state of the shard; see `read_many_sync`."""
+    ) -> Results:
+        """Read values of one state of the shard; see `read_many`."""
         how = {"byte_ranges": byte_ranges, "if_not_equal": if_not_equal}
-        return await self._in_thread(self.read_many_sync, keys, **how)
+        return await self._in_thread(self.read_many, keys, **how)
 
-    async def list(
+    async def list_async(
         self,
         range: KeyRange | None = None,  # noqa: A002
         *,
         strip_prefix_length: int = 0,
-    ) -> list[bytes]:
-        """List keys in ascending order; see `list_sync`."""
-        return await self._in_thread(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+    ) -> Keys:
+        """List keys in ascending order; see `list`."""
+        return await self._in_thread(self.list, range, strip_prefix_length=strip_prefix_length)
 
-    async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
-        """Store a value, or delete it if it is None; see `write_sync`."""
-        return await self._in_thread(self.write_sync, key, value, if_equal=if_equal)
+    async def write_async(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Store a value, or delete it if it is None; see `write`."""
+        return await self._in_thread(self.write, key, value, if_equal=if_equal)
 
-    async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
-        """Delete an entry if it exists; see `delete_sync`."""
-        return await self._in_thread(self.delete_sync, key, if_equal=if_equal)
+    async def delete_async(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Delete an entry if it exists; see `delete`."""
+        return await self._in_thread(self.delete, key, if_equal=if_equal)
 
-    async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
-        """Delete all entries of a range in one write; see `delete_range_sync`."""
-        await self._in_thread(self.delete_range_sync, range)
+    async def delete_range_async(self, range: KeyRange) -> None:  # noqa: A002
+        """Delete all entries of a range in one write; see `delete_range`."""
+        await self._in_thread(self.delete_range, range)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         return await in_thread(partial(work, *arguments, **keywords), pool=self._threads())
@@ -640,13 +644,13 @@ class BoundStore(CommitAtEnd, ShardedKeyValueStore):
     def _transaction(self) -> Transaction:
         return self.bound_to
 
-    def commit_sync(self) -> None:
-        """Store all buffered writes; raises as `Transaction.commit_sync`."""
-        self.bound_to.commit_sync()
+    def commit(self) -> None:
+        """Store all buffered writes; raises as `Transaction.commit`."""
+        self.bound_to.commit()
 
-    async def commit(self) -> None:
-        """Store all buffered writes without blocking the event loop; raises as `Transaction.commit_sync`."""
-        await self.bound_to.commit()
+    async def commit_async(self) -> None:
+        """Store all buffered writes without blocking the event loop; raises as `Transaction.commit`."""
+        await self.bound_to.commit_async()
 
     def abort(self) -> None:
         """Discard all buffered writes of the transaction."""

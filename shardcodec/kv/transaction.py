@@ -24,7 +24,7 @@ import numpy as np
 from ..access.opened_shard import UNKNOWN, OpenedShard
 from ..access.shard_change import StoredShard, change_all
 from ..access.shard_object import ShardObject
-from ..arguments import checked
+from ..arguments import Renamed, checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.event_loop import in_thread, threads_for_locks
 from .entries import Entries, Flags, WriteBuffer
@@ -79,7 +79,7 @@ class Member:
         )
 
 
-class CommitAtEnd:
+class CommitAtEnd(Renamed):
     """A with block that commits a transaction at its end; an exception that leaves the block aborts the transaction."""
 
     @property
@@ -96,7 +96,7 @@ class CommitAtEnd:
         if kind is not None:
             transaction.abort()
         elif transaction.open:
-            transaction.commit_sync()
+            transaction.commit()
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class CommitAtEnd:
         if kind is not None:
             transaction.abort()
         elif transaction.open:
-            await transaction.commit()
+            await transaction.commit_async()
 
 
 class Transaction(CommitAtEnd):
@@ -226,7 +226,7 @@ class Transaction(CommitAtEnd):
                 self._members.clear()
                 self._joined.clear()
 
-    def commit_sync(self) -> None:
+    def commit(self) -> None:
         """Store all buffered writes, and wait for the end. The transaction is aborted if this fails.
 
         If the transaction is not atomic, the shards before the failed one may already be stored.
@@ -250,9 +250,9 @@ class Transaction(CommitAtEnd):
             self._joined.clear()
             self._state = "committed"
 
-    async def commit(self) -> None:
-        """Store all buffered writes as `commit_sync` does, in another thread, so that the event loop is not blocked."""
-        await in_thread(self.commit_sync, pool=threads_for_locks())
+    async def commit_async(self) -> None:
+        """Store all buffered writes as `commit` does, in another thread, so that the event loop is not blocked."""
+        await in_thread(self.commit, pool=threads_for_locks())
 
     def _groups(self) -> list[list[Member]]:
         """Return groups of members to commit one after the other. The members of a group change in one step.

@@ -156,4 +156,4 @@ class _Follower:
         selection: list[Any] = [slice(None)] * self._array.ndim
         for axis, at in zip(self._axes, place, strict=True):
             selection[axis] = at
-        return place, self._array.get_selection(tuple(selection), kind="basic")
+        return place, self._array.read(tuple(selection), kind="basic")

@@ -135,7 +135,7 @@ class ShardTarget:
         if not self.has_journal:
             return False
         with self.open("r+") as handle:
-            handle.settle()
+            handle.roll_back()
         return True
 
     def open(self, mode: str = "r") -> Shard:

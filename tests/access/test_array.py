@@ -91,7 +91,7 @@ def test_unsupported_selections_raise_index_error(folder: Path, kind: Any) -> No
     zarrs = zarr.open_array(folder, mode="r")
     for selection in REFUSED[kind]:
         with pytest.raises(IndexError):
-            open_array(folder).get_selection(selection, kind=kind)
+            open_array(folder).read(selection, kind=kind)
         if kind != "brackets":
             with pytest.raises(IndexError):
                 getattr(zarrs, f"get_{kind}_selection")(selection)
@@ -108,7 +108,7 @@ def test_a_function_makes_the_array_to_read_into(folder: Path) -> None:
     array = open_array(folder)
     corners = (np.array([[0, 29], [4, 4]]), np.array([[0, 40], [5, 6]]))
     for kind, selection in (("basic", slice(3, 9)), ("coordinate", corners)):
-        got = array.get_selection(selection, kind=kind, out=out)  # type: ignore[arg-type]
+        got = array.read(selection, kind=kind, out=out)  # type: ignore[arg-type]
         assert got is made[-1]
         assert bits(got) == bits(expected()[selection])
     assert len(made) == 2

@@ -112,11 +112,11 @@ def test_selections_read_and_write_as_zarr(arrays: dict[Ints, Any], kind: Any, d
     array[...] = numbers(shape)
     expected = zarrs_answer(zarrs, kind, selection)
     try:
-        places = array.get_selection(selection, kind=kind)
+        places = array.read(selection, kind=kind)
     except IndexError:
         assert expected is None
         with pytest.raises(IndexError):
-            array.set_selection(selection, 0, kind=kind)
+            array.write(selection, 0, kind=kind)
         assert (open_array(folder)[...] == numbers(shape)).all()
         return
     assert kind != "block" or expected is not None
@@ -125,11 +125,11 @@ def test_selections_read_and_write_as_zarr(arrays: dict[Ints, Any], kind: Any, d
         assert (places == expected).all()
     # the elements that were read tell the places that are written; of several values for one place the last is stored
     values = np.arange(1000, 1000 + places.size, dtype=np.int32).reshape(places.shape)
-    array.set_selection(selection, values, kind=kind)
+    array.write(selection, values, kind=kind)
     wanted = numbers(shape)
     wanted.reshape(-1)[places.reshape(-1)] = values.reshape(-1)
     assert (zarrs[...] == wanted).all()
-    array.set_selection(selection, -7, kind=kind)
+    array.write(selection, -7, kind=kind)
     wanted.reshape(-1)[places.reshape(-1)] = -7
     assert (array[...] == wanted).all()
 
@@ -156,14 +156,14 @@ def test_lists_that_zarr_refuses_select_as_numpy(arrays: dict[Ints, Any], shape:
     array[...] = numbers(shape)
     nothing: Any = [] if kind != "coordinate" else ([],) * len(shape)
     expected = numbers(shape)[nothing]
-    got = array.get_selection(nothing, kind=kind)
+    got = array.read(nothing, kind=kind)
     assert got.shape == expected.shape and got.dtype == np.int32
-    array.set_selection(nothing, 5, kind=kind)
+    array.write(nothing, 5, kind=kind)
     assert (array[...] == numbers(shape)).all()
     is_even = np.arange(shape[0]) % 2 == 0
     if kind != "coordinate":
-        assert (array.get_selection(is_even, kind=kind) == numbers(shape)[is_even]).all()
-        assert (array.get_selection((is_even, ...), kind=kind) == numbers(shape)[is_even]).all()
+        assert (array.read(is_even, kind=kind) == numbers(shape)[is_even]).all()
+        assert (array.read((is_even, ...), kind=kind) == numbers(shape)[is_even]).all()
 
 
 def test_lists_of_several_axes_are_refused_beside_slices(arrays: dict[Ints, Any]) -> None:
@@ -174,7 +174,7 @@ def test_lists_of_several_axes_are_refused_beside_slices(arrays: dict[Ints, Any]
             array.oindex[selection]
     for selection in ((np.ones(9, bool), np.ones(13, bool)), ([0], 1), 3, [True]):
         with pytest.raises(IndexError, match="mask"):
-            array.get_selection(selection, kind="mask")
+            array.read(selection, kind="mask")
 
 
 def test_blocks_begin_inside_the_grid(arrays: dict[Ints, Any]) -> None:

@@ -160,12 +160,12 @@ def test_many_coroutines_read_and_write(kind: str, loop: str, tmp_path: Path) ->
     array = new(STORES[kind](tmp_path), shape=(60, 12))
 
     async def work() -> None:
-        await asyncio.gather(*(array.write((slice(i, i + 1), slice(None)), i) for i in range(60)))
-        rows = await asyncio.gather(*(array.read(i) for i in range(60)))
+        await asyncio.gather(*(array.write_async((slice(i, i + 1), slice(None)), i) for i in range(60)))
+        rows = await asyncio.gather(*(array.read_async(i) for i in range(60)))
         assert all((row == i).all() for i, row in enumerate(rows))
-        await array.write(([1, 3], [2, 4]), [7, 8], kind="coordinate")
+        await array.write_async(([1, 3], [2, 4]), [7, 8], kind="coordinate")
         out = np.empty((2, 2), "i4")
-        assert await array.read(([1, 3], [2, 4]), kind="orthogonal", out=out) is out
+        assert await array.read_async(([1, 3], [2, 4]), kind="orthogonal", out=out) is out
         assert out.tolist() == [[7, 1], [3, 8]]
 
     if loop == "own":
@@ -180,7 +180,7 @@ def test_coroutines_that_are_cancelled_leave_the_array_whole(kind: str, tmp_path
     array[...] = 1
 
     async def work() -> None:
-        tasks = [asyncio.create_task(array.write(i, 2)) for i in range(40)]
+        tasks = [asyncio.create_task(array.write_async(i, 2)) for i in range(40)]
         await asyncio.sleep(0.002)
         for task in tasks[::2]:
             task.cancel()
@@ -188,7 +188,7 @@ def test_coroutines_that_are_cancelled_leave_the_array_whole(kind: str, tmp_path
         for i, answer in enumerate(done):
             assert answer is None or (i % 2 == 0 and isinstance(answer, asyncio.CancelledError)), answer
         # a cancelled write may still run in its thread; one after it waits for it
-        await asyncio.gather(*(array.write((i, 0), 3) for i in range(40)))
+        await asyncio.gather(*(array.write_async((i, 0), 3) for i in range(40)))
 
     asyncio.run(work())
     values = array[...]
@@ -224,7 +224,7 @@ def test_an_array_grows_in_a_block(layout: str, tmp_path: Path) -> None:
         array.attrs["a"] = 1
         array[12, 11] = 5
         assert array[1:3, 2].tolist() == [1, 1] and array[12, 10:].tolist() == [2, 5]
-        assert asyncio.run(array.read((12, slice(10, 12)))).tolist() == [2, 5]
+        assert asyncio.run(array.read_async((12, slice(10, 12)))).tolist() == [2, 5]
     assert open_array(tmp_path)[12, 10:].tolist() == [2, 5]
     assert dict(open_array(tmp_path).attrs) == {"a": 1}
 
@@ -266,7 +266,7 @@ def test_empty_and_narrow_arrays(layout: str, tmp_path: Path) -> None:
     array.write_boxes(np.empty((0, 2), int), np.empty((0, 2, 2)))
     array.write_boxes([[0, 3]], np.empty((1, 0, 2)))
     assert array[...].shape == (0, 12) and array.read_boxes([[0, 0]], (0, 3)).shape == (1, 0, 3)
-    assert asyncio.run(array.read()).shape == (0, 12)
+    assert asyncio.run(array.read_async()).shape == (0, 12)
     assert array.append(np.empty((0, 12))) == (0, 12)
     array.resize((1, 1))
     array[0, 0] = 6
@@ -291,7 +291,7 @@ def test_a_handle_that_reads_changes_nothing(tmp_path: Path) -> None:
         lambda: array.attrs.update(a=2),
         lambda: array.attrs.__delitem__("a"),
         array.attrs.clear,
-        lambda: asyncio.run(array.write(0, 2)),
+        lambda: asyncio.run(array.write_async(0, 2)),
         lambda: pickle.loads(pickle.dumps(array)).__setitem__(0, 2),
     ):
         with pytest.raises(ValueError, match=rf"{tmp_path}: expected mode='r\+'"):
@@ -351,7 +351,7 @@ def test_wrong_values_store_nothing(tmp_path: Path) -> None:
         (ValueError, lambda: array.append(np.ones((1, 12)), axis=2)),
         (ValueError, lambda: array.resize((1,))),
         (ValueError, lambda: array.resize((-1, 12))),
-        (ValueError, lambda: array.set_selection(0, 1, kind="other")),
+        (ValueError, lambda: array.write(0, 1, kind="other")),
         (TypeError, lambda: array.attrs.update(a=np.float32(1))),
     ):
         with pytest.raises(error):
@@ -371,7 +371,7 @@ def test_damage_stops_a_write(layout: str, kind: str, tmp_path: Path) -> None:
     write = {
         "brackets": lambda: array.__setitem__((0, 0), 2),
         "boxes": lambda: array.write_boxes([[0, 0]], np.ones((1, 1, 1))),
-        "coroutine": lambda: asyncio.run(array.write((0, 0), 2)),
+        "coroutine": lambda: asyncio.run(array.write_async((0, 0), 2)),
     }[kind]
     with pytest.raises(shardcodec.ShardError, match=str(path)) as raised:
         write()

@@ -81,12 +81,12 @@ def key(i: int) -> bytes:
 
 
 def by_keys(store: Any) -> list[bytes]:
-    return [found.value[:-4] for found in kv_of(store).read_many_sync([key(i) for i in WANTED])]
+    return [found.value[:-4] for found in kv_of(store).read_many([key(i) for i in WANTED])]
 
 
 def by_key_ranges(store: Any) -> list[bytes]:
     ranges = [slice(0, NBYTES)] * len(WANTED)
-    found = kv_of(store).read_many_sync([key(i) for i in WANTED], byte_ranges=ranges)
+    found = kv_of(store).read_many([key(i) for i in WANTED], byte_ranges=ranges)
     return [part.value[:-4] for part in found]
 
 

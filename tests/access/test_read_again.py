@@ -67,7 +67,7 @@ def value(path: Path, spec: ShardSpec) -> Any:
 
 
 def values(path: Path, spec: ShardSpec) -> Any:
-    return [(one.state, one.value) for one in kv(path, spec).read_many_sync([key(0, 0), key(0, 1)])]
+    return [(one.state, one.value) for one in kv(path, spec).read_many([key(0, 0), key(0, 1)])]
 
 
 def transformer(path: Path, spec: ShardSpec) -> ShardingStorageTransformer:

@@ -113,7 +113,7 @@ def test_elements_are_equal_at_each_read(tmp_path: Path, name: str, max_chunk_by
     for _ in range(3):
         for kind, selection in SELECTIONS.values():
             expected = VALUES[np.ix_(*selection)] if kind == "orthogonal" else VALUES[selection]
-            np.testing.assert_array_equal(array.get_selection(selection, kind=kind), expected)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(array.read(selection, kind=kind), expected)  # type: ignore[arg-type]
             assert counted(cache)["nbytes"] <= max_chunk_bytes
     assert (hits() > before) == (name in KEPT and max_chunk_bytes > 1000)
 

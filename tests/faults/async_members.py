@@ -228,12 +228,12 @@ class Member:
         i = self.world.setup.pick([1] * N_INNER)
         value = b"%d" % self.world.value()
         async with self.writing(Operation("put_key", {KV: {i: value}})):
-            await self.key_values.write(KEYS[i], value)
+            await self.key_values.write_async(KEYS[i], value)
 
     async def delete_key(self) -> None:
         i = self.world.setup.pick([1] * N_INNER)
         async with self.writing(Operation("delete_key", {KV: {i: None}})):
-            await self.key_values.delete(KEYS[i])
+            await self.key_values.delete_async(KEYS[i])
 
     async def exchange_key(self) -> None:
         """Read a value, and write it if nothing has changed since."""
@@ -241,9 +241,9 @@ class Member:
         value = b"%d" % self.world.value()
         operation = Operation("exchange_key", {KV: {i: value}})
         async with self.writing(operation):
-            result = await self.key_values.read(KEYS[i])
+            result = await self.key_values.read_async(KEYS[i])
             operation.expects = {i: result.value if result.state == "value" else None}
-            stamp = await self.key_values.write(KEYS[i], value, if_equal=result.stamp.generation)
+            stamp = await self.key_values.write_async(KEYS[i], value, if_equal=result.stamp.generation)
             if stamp.generation == FAILED:
                 if self.world.is_last(operation, KV):  # or another writer came before it could look
                     self.world.wrong.append(f"{operation} is stored, but was reported as failed: stamp")
@@ -257,10 +257,10 @@ class Member:
             transaction = Transaction(repeatable_read=True)
             bound = self.key_values.with_transaction(transaction)
             try:
-                result = await bound.read(KEYS[0])
+                result = await bound.read_async(KEYS[0])
                 operation.expects = {0: result.value if result.state == "value" else None}
-                await bound.write(KEYS[2], value)
-                await transaction.commit()
+                await bound.write_async(KEYS[2], value)
+                await transaction.commit_async()
             except ConflictError as error:
                 if self.world.is_last(operation, KV):  # or another writer came before it could look
                     self.world.wrong.append(f"{operation} is stored, but was reported as failed: {error!r}")
@@ -269,7 +269,7 @@ class Member:
     async def read_keys(self) -> None:
         operation = Operation("read_keys", {})
         async with self.writing(operation):
-            results = await self.key_values.read_many(KEYS)
+            results = await self.key_values.read_many_async(KEYS)
             values = [result.value if result.state == "value" else None for result in results]
             self.world.check_read(KV, 0, values, operation.begin)
 
@@ -278,7 +278,7 @@ class Member:
         operation = Operation("take_key", {KV: {3: b"taken"}})
         operation.expects = {3: None}
         async with self.writing(operation):
-            stamp = await self.key_values.write(KEYS[3], b"taken", if_equal=NO_VALUE)
+            stamp = await self.key_values.write_async(KEYS[3], b"taken", if_equal=NO_VALUE)
             if stamp.generation == FAILED:
                 if self.world.is_last(operation, KV):  # or another writer came before it could look
                     self.world.wrong.append(f"{operation} is stored, but was reported as failed: stamp")

@@ -3,7 +3,7 @@
 """`Expected`: what each step of an operation leaves. `Checker`: compares a state with the steps around it.
 
 Shards are read by shardcodec and by the twin (tests/reference.py), which follows the rules of the format alone, as stock zarr does. Beside
-an undo journal the twin reads only what `Shard.settle` has restored. Of one in 16 different states a copy is verified and written to.
+an undo journal the twin reads only what `Shard.roll_back` has restored. Of one in 16 different states a copy is verified and written to.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Checker:
         if place.exists() and any(name.startswith(JOURNAL) for name in os.listdir(place.parent)):
             layout = self._layouts[path.partition("/c/")[0]]
             with shardcodec.open_shard(str(place), None, layout.spec, mode="r+") as shard:
-                shard.settle()
+                shard.roll_back()
             names = [
                 p.name for p in place.parent.iterdir() if p.name == f"{JOURNAL}{place.stat().st_ino}.shard"
             ]

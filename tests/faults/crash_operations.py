@@ -220,7 +220,7 @@ def with_stale_journal(folder: Path) -> None:
 def settle(folder: Path) -> None:
     spec = shardcodec.ShardSpec.from_metadata(ours(folder / "a").metadata.to_dict())
     with shardcodec.open_shard(str(folder / "a/c/0/0"), None, spec, mode="r+") as shard:
-        shard.settle()
+        shard.roll_back()
 
 
 def store_file(folder: Path, seed: int) -> None:

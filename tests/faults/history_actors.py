@@ -408,5 +408,5 @@ def settled_view(store: Any) -> Any:
     if isinstance(store, Path):
         spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
         for path in sorted(store.glob("c/*/0")):
-            shardcodec.open_shard(path, None, spec, mode="r+").settle()
+            shardcodec.open_shard(path, None, spec, mode="r+").roll_back()
     return array

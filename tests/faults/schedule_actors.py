@@ -216,7 +216,7 @@ def erase(scene: Scene, chunks: Any, strategy: str) -> None:
 
 def settle(scene: Scene) -> None:
     with opened(scene.layout, scene.shard) as shard:
-        shard.settle()
+        shard.roll_back()
 
 
 def twin(scene: Scene) -> State:

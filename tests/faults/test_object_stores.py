@@ -255,9 +255,9 @@ def test_conditional_kv_write_with_a_lost_answer_succeeds(s3: S3Bucket, what: Wh
     first, second = (struct.pack(">I", i) for i in (0, 1))
     kv[first] = b"old"
     with s3.proxy.fault(what, "PUT", "/shard$", times=1) as fault:
-        done = kv.write_sync(second, b"new", if_equal="absent")
+        done = kv.write(second, b"new", if_equal="absent")
     assert fault.n_done == 1
-    assert done.generation == kv.read_sync(second).stamp.generation != FAILED
+    assert done.generation == kv.read(second).stamp.generation != FAILED
     assert dict(kv) == {first: b"old", second: b"new"}
 
 

@@ -37,19 +37,19 @@ class Theirs:
         spec = {"driver": "zarr3_sharding_indexed", "base": base, **how}
         self.kv = ts.KvStore.open(spec, transaction=transaction).result()
 
-    def read_sync(self, k: bytes, **how: Any) -> Any:
+    def read(self, k: bytes, **how: Any) -> Any:
         return self.kv.read(k, **how).result()
 
-    def write_sync(self, k: bytes, value: Any, **how: Any) -> Any:
+    def write(self, k: bytes, value: Any, **how: Any) -> Any:
         return self.kv.write(k, value, **how).result()
 
-    def list_sync(self, keys: Any = None, **how: Any) -> Any:
+    def list(self, keys: Any = None, **how: Any) -> Any:
         return sorted(self.kv.list(keys and ts.KvStore.KeyRange(*keys), **how).result())
 
-    def delete_range_sync(self, keys: Any) -> None:
+    def delete_range(self, keys: Any) -> None:
         self.kv.delete_range(ts.KvStore.KeyRange(*keys)).result()
 
-    def read_many_sync(self, keys: Any) -> Any:
+    def read_many(self, keys: Any) -> Any:
         with ts.Batch() as batch:
             found = [self.kv.read(k, batch=batch) for k in keys]
         return [f.result() for f in found]
@@ -95,11 +95,11 @@ def answer(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 READS: list[Callable[[Any, bytes], Any]] = [
-    lambda s, k: s.read_sync(k),
+    lambda s, k: s.read(k),
     lambda s, k: s[k],
     lambda s, k: k in s,
     *[
-        lambda s, k, r=r: s.read_sync(k, byte_range=r)
+        lambda s, k, r=r: s.read(k, byte_range=r)
         for r in (
             slice(0, 2),
             slice(-2, None),
@@ -135,14 +135,14 @@ def assert_same(ours: ShardedKeyValueStore, theirs: Theirs) -> None:
     for k in (*KEYS, *BAD_KEYS):
         for read in READS:
             assert answer(read, ours, k) == answer(read, theirs, k), k
-    assert [(r.state, bytes(r.value)) for r in ours.read_many_sync(KEYS)] == [
-        (r.state, bytes(r.value)) for r in theirs.read_many_sync(KEYS)
+    assert [(r.state, bytes(r.value)) for r in ours.read_many(KEYS)] == [
+        (r.state, bytes(r.value)) for r in theirs.read_many(KEYS)
     ]
     for bounds in RANGES:
         mine, other = KeyRange(*bounds), ts.KvStore.KeyRange(*bounds)
-        assert ours.list_sync(mine) == sorted(theirs.kv.list(other).result()), bounds
+        assert ours.list(mine) == sorted(theirs.kv.list(other).result()), bounds
     for n in (2, 4, 8, 40):
-        assert ours.list_sync(strip_prefix_length=n) == theirs.list_sync(strip_prefix_length=n)
+        assert ours.list(strip_prefix_length=n) == theirs.list(strip_prefix_length=n)
 
 
 @pytest.mark.parametrize("writer", ["ours", "theirs"])
@@ -151,30 +151,28 @@ def test_reads_equal_tensorstore(tmp_path: Path, how: dict[str, Any], writer: st
     ours, theirs = stores["ours"], stores["theirs"]
     assert_same(ours, theirs)
     for i, value in ((1, b"abc"), (5, b"x" * 1000), (2, b""), (1, b"defg"), (0, b"q")):
-        stores[writer].write_sync(KEYS[i], value)
+        stores[writer].write(KEYS[i], value)
         assert_same(ours, theirs)
-    stores[writer].write_sync(KEYS[5], None)
-    stores[writer].delete_range_sync((key(0, 0), key(0, 2)))
+    stores[writer].write(KEYS[5], None)
+    stores[writer].delete_range((key(0, 0), key(0, 2)))
     assert_same(ours, theirs)
-    assert ours.list_sync() == [KEYS[2]]
-    stores[writer].delete_range_sync(("", "") if writer == "theirs" else KeyRange())
+    assert ours.list() == [KEYS[2]]
+    stores[writer].delete_range(("", "") if writer == "theirs" else KeyRange())
     assert not (tmp_path / "s").exists()
 
 
 def test_prefixes_equal_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     ours = ShardedKeyValueStore(tmp_path / "s", path=key(1), **how)
     theirs = Theirs(tmp_path / "s", path="\0\0\0\1", **how)
-    ours.write_sync(key(2), b"a")
-    theirs.write_sync(key(0), b"b")
+    ours.write(key(2), b"a")
+    theirs.write(key(0), b"b")
     for k in (key(0), key(1), key(2), key(3), b"", b"abc"):
         assert answer(READS[1], ours, k) == answer(READS[1], theirs, k)
-    assert ours.list_sync() == theirs.list_sync() == [key(0), key(2)]
+    assert ours.list() == theirs.list() == [key(0), key(2)]
     for n in (1, 4, 9):
-        assert ours.list_sync(strip_prefix_length=n) == theirs.list_sync(strip_prefix_length=n)
+        assert ours.list(strip_prefix_length=n) == theirs.list(strip_prefix_length=n)
     for bounds in ((key(1),), (b"", key(1)), (b"\0",)):
-        assert ours.list_sync(KeyRange(*bounds)) == sorted(
-            theirs.kv.list(ts.KvStore.KeyRange(*bounds)).result()
-        )
+        assert ours.list(KeyRange(*bounds)) == sorted(theirs.kv.list(ts.KvStore.KeyRange(*bounds)).result())
 
 
 @pytest.mark.parametrize("rank", [0, 31])
@@ -183,9 +181,9 @@ def test_grids_of_any_rank_equal_tensorstore(tmp_path: Path, rank: int) -> None:
     ours, theirs = ShardedKeyValueStore(tmp_path / "s", **how), Theirs(tmp_path / "s", **how)
     only = key(*(0,) * rank)
     ours[only] = b"scalar"
-    assert theirs[only] == b"scalar" and theirs.list_sync() == [only]
-    theirs.write_sync(only, b"other")
-    assert ours[only] == b"other" and ours.list_sync() == [only]
+    assert theirs[only] == b"scalar" and theirs.list() == [only]
+    theirs.write(only, b"other")
+    assert ours[only] == b"other" and ours.list() == [only]
 
 
 def test_conditional_writes_equal_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
@@ -213,67 +211,67 @@ def test_conditional_writes_equal_tensorstore(tmp_path: Path, how: dict[str, Any
     foreign = {}
     for store, kind in ((ours, ShardedKeyValueStore), (theirs, Theirs)):
         # TensorStore sets flags in generations of other bytes
-        foreign[store] = kind(tmp_path / "foreign", **how).write_sync(KEYS[0], b"x").generation
+        foreign[store] = kind(tmp_path / "foreign", **how).write(KEYS[0], b"x").generation
     past: dict[Any, list[bytes]] = {ours: [b"none"], theirs: [b"none"]}
     for number, (i, value, condition) in enumerate(steps):
         outcome = []
         for store in (ours, theirs):
-            last = store.read_sync(KEYS[0]).stamp.generation
+            last = store.read(KEYS[0]).stamp.generation
             before = past[store][-1]
             named = {"absent": NO_VALUE, "last": last, "before": before, "other": foreign[store], None: None}
-            done = store.write_sync(KEYS[i], value, if_equal=named[condition])
-            now = store.read_sync(KEYS[0]).stamp.generation
+            done = store.write(KEYS[i], value, if_equal=named[condition])
+            now = store.read(KEYS[0]).stamp.generation
             if now != last:
                 past[store].append(last)
             facts = bool(done.generation), done.generation == now, now == last, now == NO_VALUE
-            values = [answer(store.read_sync, k) for k in KEYS]
-            outcome.append((facts, store.list_sync(), values))
+            values = [answer(store.read, k) for k in KEYS]
+            outcome.append((facts, store.list(), values))
         assert outcome[0] == outcome[1], (number, i, value, condition)
 
 
 def test_if_not_equal_detects_writes_of_the_other(tmp_path: Path, how: dict[str, Any]) -> None:
     ours, theirs = ShardedKeyValueStore(tmp_path / "s", **how), Theirs(tmp_path / "s", **how)
     for store in (ours, theirs):
-        assert store.read_sync(KEYS[0], if_not_equal=b"\2").state == "missing"
-    theirs.write_sync(KEYS[0], b"a")
+        assert store.read(KEYS[0], if_not_equal=b"\2").state == "missing"
+    theirs.write(KEYS[0], b"a")
     for store in (ours, theirs):
-        known = store.read_sync(KEYS[0]).stamp.generation
-        assert store.read_sync(KEYS[0], if_not_equal=known).state == "unspecified"
-        assert store.read_sync(KEYS[3], if_not_equal=known).state == "unspecified"
+        known = store.read(KEYS[0]).stamp.generation
+        assert store.read(KEYS[0], if_not_equal=known).state == "unspecified"
+        assert store.read(KEYS[3], if_not_equal=known).state == "unspecified"
     # a write of either store is a new state for the other
-    known = ours.read_sync(KEYS[0]).stamp.generation
-    theirs.write_sync(KEYS[1], b"b")
-    assert ours.read_sync(KEYS[0], if_not_equal=known).value == b"a"
-    assert not ours.write_sync(KEYS[0], b"x", if_equal=known).generation
-    known = theirs.read_sync(KEYS[0]).stamp.generation
-    ours.write_sync(KEYS[1], b"c")
-    assert theirs.read_sync(KEYS[0], if_not_equal=known).value == b"a"
-    assert not theirs.write_sync(KEYS[0], b"x", if_equal=known).generation
+    known = ours.read(KEYS[0]).stamp.generation
+    theirs.write(KEYS[1], b"b")
+    assert ours.read(KEYS[0], if_not_equal=known).value == b"a"
+    assert not ours.write(KEYS[0], b"x", if_equal=known).generation
+    known = theirs.read(KEYS[0]).stamp.generation
+    ours.write(KEYS[1], b"c")
+    assert theirs.read(KEYS[0], if_not_equal=known).value == b"a"
+    assert not theirs.write(KEYS[0], b"x", if_equal=known).generation
 
 
 def test_transaction_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
     def run(store: Any, within: Callable[[Any], Any], commit: Callable[[], Any]) -> list[Any]:
-        store.write_sync(KEYS[3], b"old")
+        store.write(KEYS[3], b"old")
         t = within(store)
-        t.write_sync(KEYS[0], b"1")
-        t.write_sync(KEYS[3], b"new")
-        t.delete_range_sync((key(0), key(1)))
-        t.write_sync(KEYS[2], b"2")
-        seen = [t.list_sync(), [answer(t.read_sync, k) for k in KEYS], store.list_sync()]
-        store.write_sync(KEYS[5], b"meanwhile")
+        t.write(KEYS[0], b"1")
+        t.write(KEYS[3], b"new")
+        t.delete_range((key(0), key(1)))
+        t.write(KEYS[2], b"2")
+        seen = [t.list(), [answer(t.read, k) for k in KEYS], store.list()]
+        store.write(KEYS[5], b"meanwhile")
         commit()
-        return [*seen, [answer(store.read_sync, k) for k in KEYS], answer(lambda: t[KEYS[0]])[0]]
+        return [*seen, [answer(store.read, k) for k in KEYS], answer(lambda: t[KEYS[0]])[0]]
 
     mine, yours = Transaction(), ts.Transaction()
     ours = run(
         ShardedKeyValueStore(tmp_path / "a", **how),
         lambda store: store.with_transaction(mine),
-        mine.commit_sync,
+        mine.commit,
     )
     theirs = run(
         Theirs(tmp_path / "b", **how),
         lambda store: Theirs(tmp_path / "b", transaction=yours, **how),
-        yours.commit_sync,
+        yours.commit,
     )
     assert ours == theirs
 
@@ -283,7 +281,7 @@ def test_repeatable_reads_and_atomicity_equal_tensorstore(tmp_path: Path, how: d
         (Transaction, ConflictError, ShardedKeyValueStore(tmp_path / "a", **how), tmp_path / "c"),
         (ts.Transaction, ValueError, Theirs(tmp_path / "b", **how), tmp_path / "d"),
     ):
-        store.write_sync(KEYS[0], b"1")
+        store.write(KEYS[0], b"1")
         is_ours = make is Transaction
 
         def within(transaction: Any, path: Any = None, store: Any = store, is_ours: bool = is_ours) -> Any:
@@ -296,15 +294,15 @@ def test_repeatable_reads_and_atomicity_equal_tensorstore(tmp_path: Path, how: d
         t = make(repeatable_read=True)
         bound = within(t)  # two handles of TensorStore are independent
         assert bound[KEYS[0]] == b"1"
-        bound.write_sync(KEYS[1], b"t")
-        store.write_sync(KEYS[5], b"meanwhile")
+        bound.write(KEYS[1], b"t")
+        store.write(KEYS[5], b"meanwhile")
         with pytest.raises(error, match="Generation mismatch"):
-            t.commit_sync()
-        assert store.list_sync() == [KEYS[0], KEYS[5]]
+            t.commit()
+        assert store.list() == [KEYS[0], KEYS[5]]
         t = make(atomic=True)
-        within(t).write_sync(KEYS[1], b"t")
+        within(t).write(KEYS[1], b"t")
         with pytest.raises(ValueError, match="as single atomic transaction"):
-            within(t, other).write_sync(KEYS[1], b"t")
+            within(t, other).write(KEYS[1], b"t")
         assert t.aborted and not other.exists()
 
 
@@ -318,11 +316,11 @@ def test_nested_store_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) ->
     }
     theirs = Theirs({**spec, "path": KEYS[4].decode()}, **how)
     ours[KEYS[1]] = b"ours"
-    theirs.write_sync(KEYS[2], b"theirs")
+    theirs.write(KEYS[2], b"theirs")
     assert_same(ours, theirs)
     assert ours.to_json()["base"] == {**theirs.kv.spec().to_json()["base"]}
-    ours.delete_range_sync(KeyRange())
-    assert theirs.list_sync() == [] and not (tmp_path / "s").exists()
+    ours.delete_range(KeyRange())
+    assert theirs.list() == [] and not (tmp_path / "s").exists()
 
 
 def test_json_equals_tensorstore(tmp_path: Path, how: dict[str, Any]) -> None:
@@ -378,7 +376,7 @@ def test_damage_is_an_error_for_both(tmp_path_factory: pytest.TempPathFactory, b
         found = []
         for store in (ours, theirs):
             try:
-                found.append(answer(store.read_sync, k))
+                found.append(answer(store.read, k))
             except (ShardError, ValueError):
                 found.append("error")
         found = ["error" if f == "error" or f[0] == "ValueError" else f for f in found]
@@ -390,15 +388,15 @@ def test_documented_differences(tmp_path: Path, how: dict[str, Any]) -> None:
     """Intended differences from TensorStore, as documented in docs/key-value.md."""
     ours, theirs = ShardedKeyValueStore(tmp_path / "a", **how), Theirs(tmp_path / "b", **how)
     for store in (ours, theirs):
-        store.write_sync(KEYS[0], b"a")
+        store.write(KEYS[0], b"a")
     del theirs.kv[KEYS[1]]
     with pytest.raises(KeyError):
         del ours[KEYS[1]]
-    assert theirs.write_sync(KEYS[0], b"b", if_equal=b"").generation
+    assert theirs.write(KEYS[0], b"b", if_equal=b"").generation
     with pytest.raises(ValueError, match="if_equal: expected a generation, got FAILED"):
-        ours.write_sync(KEYS[0], b"b", if_equal=b"")
+        ours.write(KEYS[0], b"b", if_equal=b"")
     beyond = KEYS[0][:4] + b"\0\0\0\x09\x01"  # longer than a key, and after the last key of its row
     for store in (ours, theirs):
-        store.write_sync(KEYS[-1][:4] + KEYS[0][4:], b"first of the last row")
-    assert ours.list_sync((beyond, b"")) == [KEYS[-1][:4] + KEYS[0][4:]]
+        store.write(KEYS[-1][:4] + KEYS[0][4:], b"first of the last row")
+    assert ours.list((beyond, b"")) == [KEYS[-1][:4] + KEYS[0][4:]]
     assert theirs.kv.list(ts.KvStore.KeyRange(beyond, b"")).result() == []

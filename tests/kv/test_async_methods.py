@@ -28,21 +28,21 @@ def test_coroutines_match_synchronous_methods(path: Path, location: str) -> None
     store = open_kv(path, index_location=location)
 
     async def use(store: ShardedKeyValueStore) -> None:
-        stamp = await store.write(key(0, 1), b"abc")
-        assert (await store.read(key(0, 1), byte_range=slice(1, 2))).value == b"b"
-        assert (await store.write(key(0, 1), b"x", if_equal="absent")).generation == FAILED
-        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
-        assert len(await store.list()) == 4
-        found = await store.read_many([key(1, 0), key(0, 1)])
+        stamp = await store.write_async(key(0, 1), b"abc")
+        assert (await store.read_async(key(0, 1), byte_range=slice(1, 2))).value == b"b"
+        assert (await store.write_async(key(0, 1), b"x", if_equal="absent")).generation == FAILED
+        await asyncio.gather(*(store.write_async(key(1, j), b"%d" % j) for j in range(3)))
+        assert len(await store.list_async()) == 4
+        found = await store.read_many_async([key(1, 0), key(0, 1)])
         assert [r.value for r in found] == [b"0", b"abc"]
-        assert (await store.delete(key(0, 1), if_equal=stamp.generation)).generation == FAILED
-        assert (await store.delete(key(0, 1))).generation
-        await store.delete_range(KeyRange(key(1, 1)))
+        assert (await store.delete_async(key(0, 1), if_equal=stamp.generation)).generation == FAILED
+        assert (await store.delete_async(key(0, 1))).generation
+        await store.delete_range_async(KeyRange(key(1, 1)))
         async with store.transaction() as t:
             t[key(0, 0)] = b"t"
-            assert await t.list() == [key(0, 0), key(1, 0)]
-            assert await store.list() == [key(1, 0)]
-        assert await store.list() == [key(0, 0), key(1, 0)]
+            assert await t.list_async() == [key(0, 0), key(1, 0)]
+            assert await store.list_async() == [key(1, 0)]
+        assert await store.list_async() == [key(0, 0), key(1, 0)]
 
     asyncio.run(use(store))
     asyncio.run(use(open_kv(Path(str(store.base)).with_name("bounded"), data_copy_concurrency=2)))
@@ -68,7 +68,7 @@ def test_only_small_local_reads_run_on_event_loop(path: Path, monkeypatch: pytes
 
     async def is_on_the_loop(store: ShardedKeyValueStore, k: bytes, **how: Any) -> bool:
         threads.clear()
-        await store.read(k, **how)
+        await store.read_async(k, **how)
         return threads[-1]
 
     async def use() -> None:
@@ -80,7 +80,7 @@ def test_only_small_local_reads_run_on_event_loop(path: Path, monkeypatch: pytes
         assert not await is_on_the_loop(many, key(0))
         assert not await is_on_the_loop(store.transaction(), key(0, 0))
         with pytest.raises(ValueError, match="not valid for value of size 5"):
-            await store.read(key(0, 0), byte_range=slice(0, 9))
+            await store.read_async(key(0, 0), byte_range=slice(0, 9))
 
     asyncio.run(use())
 
@@ -90,7 +90,7 @@ def test_forked_child_starts_its_own_threads(path: Path) -> None:
     store = open_kv(path, data_copy_concurrency=2)
 
     async def use() -> None:
-        await asyncio.gather(*(store.write(key(1, j), b"%d" % j) for j in range(3)))
+        await asyncio.gather(*(store.write_async(key(1, j), b"%d" % j) for j in range(3)))
 
     asyncio.run(use())
     in_child(lambda: asyncio.run(use()))
@@ -122,10 +122,10 @@ def test_writes_that_wait_for_a_lock_leave_threads_to_its_owner(tmp_path: Path) 
 
         async def use():
             arrays = [array.async_array.setitem(half, np.full((2048, 1024), n)) for n in range(6)]
-            values = [store.write(key, value) for _ in range(3)]
+            values = [store.write_async(key, value) for _ in range(3)]
             async with store.transaction() as transaction:
-                await transaction.write(key, value)
-                values.append(transaction.commit())
+                await transaction.write_async(key, value)
+                values.append(transaction.commit_async())
                 await asyncio.gather(*arrays[:3], *values, *arrays[3:])
 
         for _ in range(4):

@@ -1,6 +1,6 @@
 # test_listing.py - lists of keys
 # SPDX-License-Identifier: MIT
-"""`list_sync`, and the native function that makes the keys, compared with a plain loop."""
+"""`list`, and the native function that makes the keys, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -76,38 +76,38 @@ def test_list_is_a_snapshot(tmp_path: Path, kind: str) -> None:
     elif kind == "nested":
         base = open_kv(tmp_path / "outer", (4,)), key(3)
     store = open_kv(base)
-    assert store.list_sync() == [] and type(store.list_sync()) is list
+    assert store.list() == [] and type(store.list()) is list
     for at in ((0, 1), (1, 2)):
         store[key(*at)] = b"v"
-    before = store.list_sync()
-    assert before == [key(0, 1), key(1, 2)] == asyncio.run(store.list()) and len(store) == 2
+    before = store.list()
+    assert before == [key(0, 1), key(1, 2)] == asyncio.run(store.list_async()) and len(store) == 2
     for k in store:  # iteration uses a snapshot, too
         del store[k]
     store[key(0, 0)] = b"w"
-    assert before == [key(0, 1), key(1, 2)] and store.list_sync() == [key(0, 0)] == list(store.keys())
-    assert store.list_sync(KeyRange(key(1))) == [] and store.popitem() == (key(0, 0), b"w") and not store
+    assert before == [key(0, 1), key(1, 2)] and store.list() == [key(0, 0)] == list(store.keys())
+    assert store.list(KeyRange(key(1))) == [] and store.popitem() == (key(0, 0), b"w") and not store
 
 
 def test_list_in_transaction_has_earlier_writes_only(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard", (3, 3))
     store.update({key(0, j): b"v" for j in range(3)})
     with store.transaction() as t:
-        t.delete_range_sync(KeyRange(key(0, 1), key(0, 2)))
+        t.delete_range(KeyRange(key(0, 1), key(0, 2)))
         t[key(2, 2)] = b"w"
-        t.delete_sync(key(0, 0))
-        before = t.list_sync()
+        t.delete(key(0, 0))
+        before = t.list()
         t[key(1, 1)] = b"x"
         assert before == [key(0, 2), key(2, 2)]
-        assert t.list_sync() == [key(0, 2), key(1, 1), key(2, 2)] == list(t) and len(t) == 3
-        assert t.list_sync(KeyRange(key(1), key(2)), strip_prefix_length=4) == [key(1)]
-        assert store.list_sync() == [key(0, j) for j in range(3)]
-    assert store.list_sync() == [key(0, 2), key(1, 1), key(2, 2)]
+        assert t.list() == [key(0, 2), key(1, 1), key(2, 2)] == list(t) and len(t) == 3
+        assert t.list(KeyRange(key(1), key(2)), strip_prefix_length=4) == [key(1)]
+        assert store.list() == [key(0, j) for j in range(3)]
+    assert store.list() == [key(0, 2), key(1, 1), key(2, 2)]
 
 
 def test_listed_keys_can_be_read(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard", (20, 50))
     store.update({key(i, j): b"%d" % (50 * i + j) for i in range(20) for j in range(i, 50, 3)})
-    found = store.read_many_sync(store.list_sync())
+    found = store.read_many(store.list())
     assert [f.value for f in found] == list(store.values())
 
 
@@ -117,4 +117,4 @@ def test_empty_and_half_absent_entries_are_listed(tmp_path: Path) -> None:
     pairs = np.array([[absent, absent], [0, 0], [absent, 7], [3, absent]], dtype="<u8").tobytes()
     (tmp_path / "shard").write_bytes(pairs + struct.pack("<I", native.load().crc32c(pairs)))
     store = open_kv(tmp_path / "shard", (4,))
-    assert store.list_sync() == [key(1), key(2), key(3)] and len(store) == 3
+    assert store.list() == [key(1), key(2), key(3)] and len(store) == 3

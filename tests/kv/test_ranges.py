@@ -86,18 +86,18 @@ def test_deletions_match_a_dictionary(
                 store.update({key(p): value for p, value in given_.items()})
                 twin |= {key(p): value for p, value in given_.items()}
             elif what == "delete":
-                store.delete_range_sync(bounds(given_))
+                store.delete_range(bounds(given_))
                 for p in range(*given_):
                     twin.pop(key(p), None)
             elif what == "erase":
                 with store.transaction() as t:
                     for p in given_:
-                        t.delete_sync(key(p))
+                        t.delete(key(p))
                         twin.pop(key(p), None)
             else:
                 with store.transaction() as t:
                     t.update({key(p): value for p, value in given_[1].items()})
-                    t.delete_range_sync(bounds(given_[0]))
+                    t.delete_range(bounds(given_[0]))
                     late = data.draw(st.dictionaries(st.integers(0, N - 1), values, max_size=2))
                     t.update({key(p): value for p, value in late.items()})
                     twin |= {key(p): value for p, value in given_[1].items()}
@@ -108,7 +108,7 @@ def test_deletions_match_a_dictionary(
             assert dict(store) == twin, (before, what, given_)
             assert list(store) == sorted(twin)
             if twin == {}:
-                assert store.read_sync(key(0)).stamp.generation in (b"\x02", b"\x04") or base == "nested"
+                assert store.read(key(0)).stamp.generation in (b"\x02", b"\x04") or base == "nested"
 
 
 # Arguments that are not a pair of keys: iterables of another length, or other types.
@@ -133,21 +133,21 @@ def test_range_must_be_a_pair_of_keys(tmp_path: Path, wrong: Any) -> None:
     asyncio.run(awaited())
     with store.transaction() as transaction:
         for each in (store, transaction):
-            for method in (each.delete_range_sync, each.list_sync):
+            for method in (each.delete_range, each.list):
                 with pytest.raises(TypeError, match=f"got {type(wrong).__name__}"):
                     method(wrong)
     with pytest.raises(TypeError, match="got NoneType"):
-        store.delete_range_sync(None)  # type: ignore[arg-type]
+        store.delete_range(None)  # type: ignore[arg-type]
     assert list(store) == [key(0), key(1)]
 
 
 def test_range_may_be_any_pair_of_keys(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(position): b"a" for position in range(4)})
-    assert store.list_sync([key(1), bytearray(key(3))]) == [key(1), key(2)]  # type: ignore[arg-type]
-    store.delete_range_sync((key(1), key(2)))  # type: ignore[arg-type]
+    assert store.list([key(1), bytearray(key(3))]) == [key(1), key(2)]  # type: ignore[arg-type]
+    store.delete_range((key(1), key(2)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="bound: expected bytes or str, got int"):
-        store.delete_range_sync((1, b""))  # type: ignore[arg-type]
+        store.delete_range((1, b""))  # type: ignore[arg-type]
     assert list(store) == [key(0), key(2), key(3)]
 
 
@@ -155,17 +155,17 @@ def test_range_may_be_any_pair_of_keys(tmp_path: Path) -> None:
 def test_deletion_of_absent_entries_writes_nothing(tmp_path: Path, strategy: str) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(0, N, 2)})
-    store.delete_range_sync(bounds([8, 16]))
-    found, stamp = os.stat(tmp_path / "shard"), store.read_sync(key(0)).stamp.generation
+    store.delete_range(bounds([8, 16]))
+    found, stamp = os.stat(tmp_path / "shard"), store.read(key(0)).stamp.generation
     with shardcodec.options(write_strategy=strategy):
-        store.delete_range_sync(bounds([8, 16]))
-        store.delete_range_sync(bounds([1, 2]))
+        store.delete_range(bounds([8, 16]))
+        store.delete_range(bounds([1, 2]))
         with store.transaction() as t:
-            t.delete_sync(key(1))
-            t.delete_range_sync(bounds([9, 15]))
+            t.delete(key(1))
+            t.delete_range(bounds([9, 15]))
     again = os.stat(tmp_path / "shard")
     assert (again.st_ino, again.st_mtime_ns) == (found.st_ino, found.st_mtime_ns)
-    assert store.read_sync(key(0)).stamp.generation == stamp
+    assert store.read(key(0)).stamp.generation == stamp
     store.clear()
     assert not (tmp_path / "shard").exists()
 
@@ -175,19 +175,19 @@ def test_empty_shard_is_deleted(tmp_path: Path, strategy: str) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(8, 24)})
     with shardcodec.options(write_strategy=strategy):
-        store.delete_range_sync(bounds([4, 28]))
+        store.delete_range(bounds([4, 28]))
     assert os.listdir(tmp_path) == []
 
 
 def test_condition_compares_with_present_generation(tmp_path: Path) -> None:
     store = open_kv(tmp_path / "shard")
     store.update({key(p): b"value" for p in range(N)})
-    known = store.read_sync(key(0)).stamp.generation
-    store.delete_range_sync(bounds([1, 5]))
-    assert store.delete_sync(key(0), if_equal=known).generation == FAILED
+    known = store.read(key(0)).stamp.generation
+    store.delete_range(bounds([1, 5]))
+    assert store.delete(key(0), if_equal=known).generation == FAILED
     assert len(store) == N - 4
-    fresh = store.read_sync(key(0)).stamp.generation
-    assert store.delete_sync(key(0), if_equal=fresh).generation not in (FAILED, fresh)
+    fresh = store.read(key(0)).stamp.generation
+    assert store.delete(key(0), if_equal=fresh).generation not in (FAILED, fresh)
 
 
 @pytest.mark.parametrize("first", [6, 7])
@@ -205,10 +205,10 @@ def test_damaged_entry_can_be_deleted_but_not_carried_over(tmp_path: Path, strat
     store, before = open_kv(path), path.read_bytes()
     with shardcodec.options(write_strategy=strategy):
         with pytest.raises(shardcodec.ShardFormatError):
-            store.delete_range_sync(bounds([8, 12]))
+            store.delete_range(bounds([8, 12]))
         assert path.read_bytes() == before
         with shardcodec.options(allow_in_index=True):
-            store.delete_range_sync(bounds([first, 8]))
+            store.delete_range(bounds([first, 8]))
     assert dict(store) == {key(p): b"value" for p in range(N) if not first <= p < 8}
     assert entries_of(path.read_bytes(), N)[7] == (ABSENT, ABSENT)
 
@@ -222,7 +222,7 @@ def test_deletion_creates_no_object_per_entry(tmp_path: Path) -> None:
     first, end = (struct.pack(">I", p) for p in (n // 8, 7 * n // 8))
     tracemalloc.start()
     try:
-        store.delete_range_sync(KeyRange(first, end))
+        store.delete_range(KeyRange(first, end))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

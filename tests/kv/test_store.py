@@ -79,11 +79,11 @@ def test_kv_module_is_imported_on_first_access() -> None:
 def test_invalid_key_error_names_key_and_grid(store: ShardedKeyValueStore, bad: bytes, shown: str) -> None:
     calls = [
         lambda: store[bad],
-        lambda: store.read_sync(bad),
-        lambda: store.write_sync(bad, b"x"),
-        lambda: store.delete_sync(bad),
+        lambda: store.read(bad),
+        lambda: store.write(bad, b"x"),
+        lambda: store.delete(bad),
         lambda: bad in store,
-        lambda: store.read_many_sync([key(0, 0), bad]),
+        lambda: store.read_many([key(0, 0), bad]),
     ]
     for call in calls:
         with pytest.raises(ValueError) as caught:
@@ -152,7 +152,7 @@ def test_deletion_of_last_entry_deletes_object(store: ShardedKeyValueStore, path
     assert path.exists()
     del store[key(0, 1)]
     assert not path.exists()
-    assert store.delete_sync(key(0, 1)).generation == NO_VALUE
+    assert store.delete(key(0, 1)).generation == NO_VALUE
     assert not path.exists()
 
 
@@ -162,8 +162,8 @@ def test_grid_of_each_rank(path: Path, rank: int) -> None:
     only = key(*(0,) * rank)
     store[only] = b"scalar"
     assert path.stat().st_size == 6 + 16 + 4
-    assert store.list_sync() == [only] and store[only] == b"scalar"
-    assert store.read_many_sync([only])[0].value == b"scalar"
+    assert store.list() == [only] and store[only] == b"scalar"
+    assert store.read_many([only])[0].value == b"scalar"
 
 
 def test_path_is_prefix_of_keys(path: Path) -> None:
@@ -173,8 +173,8 @@ def test_path_is_prefix_of_keys(path: Path) -> None:
     whole[key(0, 0)] = b"y"
     assert whole[key(1, 2)] == b"x"
     assert list(row) == [key(2)] and len(row) == 1
-    assert row.list_sync(strip_prefix_length=2) == [b"\0\2"]
-    assert row.read_many_sync([key(2), key(1)])[0].value == b"x"
+    assert row.list(strip_prefix_length=2) == [b"\0\2"]
+    assert row.read_many([key(2), key(1)])[0].value == b"x"
     row.clear()
     assert dict(whole) == {key(0, 0): b"y"}
     with pytest.raises(ValueError, match=r'"\\x00\\x00\\x00\\x01\\x00\\x00\\x00\\x07"'):
@@ -184,12 +184,12 @@ def test_path_is_prefix_of_keys(path: Path) -> None:
 def test_list_of_ranges(store: ShardedKeyValueStore) -> None:
     for at in ((1, 1), (0, 0), (0, 1)):
         store[key(*at)] = b"v"
-    assert store.list_sync(KeyRange(b"\0\0\0\1")) == [key(1, 1)]
-    assert store.list_sync(KeyRange(b"", b"\0\0\0\1")) == [key(0, 0), key(0, 1)]
-    assert store.list_sync(KeyRange(key(0, 1) + b"\0", key(9, 9))) == [key(1, 1)]
-    assert store.list_sync(KeyRange(key(1, 0), key(0, 1))) == []
-    assert store.list_sync(strip_prefix_length=4) == [key(0), key(1), key(1)]
-    assert store.list_sync(strip_prefix_length=40) == [b"", b"", b""]
+    assert store.list(KeyRange(b"\0\0\0\1")) == [key(1, 1)]
+    assert store.list(KeyRange(b"", b"\0\0\0\1")) == [key(0, 0), key(0, 1)]
+    assert store.list(KeyRange(key(0, 1) + b"\0", key(9, 9))) == [key(1, 1)]
+    assert store.list(KeyRange(key(1, 0), key(0, 1))) == []
+    assert store.list(strip_prefix_length=4) == [key(0), key(1), key(1)]
+    assert store.list(strip_prefix_length=40) == [b"", b"", b""]
 
 
 # ---- reading
@@ -199,27 +199,27 @@ def test_byte_ranges_of_values(store: ShardedKeyValueStore) -> None:
     store[key(0, 1)] = b"abc"
     good = {(0, 2): b"ab", (-2, None): b"bc", (1, 1): b"", (None, None): b"abc", (3, None): b"", (3, 3): b""}
     for (a, b), value in good.items():
-        assert store.read_sync(key(0, 1), byte_range=slice(a, b)).value == value
-        assert store.read_sync(key(0, 0), byte_range=slice(a, b)).state == "missing"
+        assert store.read(key(0, 1), byte_range=slice(a, b)).value == value
+        assert store.read(key(0, 0), byte_range=slice(a, b)).state == "missing"
     for a, b, shown in ((99, None, "99, ?"), (0, 10, "0, 10"), (4, 4, "4, 4"), (-5, None, "-5, ?")):
         text = f"Requested byte range [{shown}) is not valid for value of size 3: entry (0, 1) of shard "
         for read in (store, store.transaction()):
             with pytest.raises(ValueError, match=re.escape(text)):
-                read.read_many_sync([key(0, 0), key(0, 1)], byte_ranges=[None, slice(a, b)])
+                read.read_many([key(0, 0), key(0, 1)], byte_ranges=[None, slice(a, b)])
             with pytest.raises(ValueError, match=re.escape(text)):
-                read.read_sync(key(0, 1), byte_range=slice(a, b))
+                read.read(key(0, 1), byte_range=slice(a, b))
     for a, b in ((2, 1), (0, -1), (None, -1)):
         with pytest.raises(ValueError, match="Unsupported byte_range slice"):
-            store.read_sync(key(0, 0), byte_range=slice(a, b))
+            store.read(key(0, 0), byte_range=slice(a, b))
     for wrong in (slice(0.5, None), slice("a", "b"), (0, 1)):
         with pytest.raises(TypeError):
-            store.read_sync(key(0, 1), byte_range=wrong)  # type: ignore[arg-type]
+            store.read(key(0, 1), byte_range=wrong)  # type: ignore[arg-type]
 
 
 def test_read_many_keeps_order(store: ShardedKeyValueStore) -> None:
     store[key(0, 1)], store[key(1, 2)], store[key(1, 1)] = b"abc", b"defg", b""
     keys = [key(1, 2), key(0, 0), key(0, 1), key(1, 1), key(1, 2)]
-    found = store.read_many_sync(keys)
+    found = store.read_many(keys)
     assert [(r.state, r.value) for r in found] == [
         ("value", b"defg"),
         ("missing", b""),
@@ -229,50 +229,48 @@ def test_read_many_keeps_order(store: ShardedKeyValueStore) -> None:
     ]
     assert len({r.stamp for r in found}) == 1
     parts = [slice(1, 3), slice(0, 1), None, slice(0, 0), slice(-1, None)]
-    assert [r.value for r in store.read_many_sync(keys, byte_ranges=parts)] == [b"ef", b"", b"abc", b"", b"g"]
-    assert {r.state for r in store.read_many_sync(keys, if_not_equal=found[0].stamp.generation)} == {
-        "unspecified"
-    }
-    assert store.read_many_sync([]) == []
+    assert [r.value for r in store.read_many(keys, byte_ranges=parts)] == [b"ef", b"", b"abc", b"", b"g"]
+    assert {r.state for r in store.read_many(keys, if_not_equal=found[0].stamp.generation)} == {"unspecified"}
+    assert store.read_many([]) == []
     with pytest.raises(ValueError, match="byte_ranges: expected 5 items, one for each key, got 1"):
-        store.read_many_sync(keys, byte_ranges=[None])
+        store.read_many(keys, byte_ranges=[None])
 
 
 def test_generation_identifies_state_of_whole_shard(store: ShardedKeyValueStore) -> None:
-    nothing = store.read_sync(key(0, 0))
+    nothing = store.read(key(0, 0))
     assert (nothing.state, nothing.stamp.generation) == ("missing", NO_VALUE)
-    assert store.read_sync(key(0, 0), if_not_equal=NO_VALUE).state == "missing"
-    written = store.write_sync(key(0, 1), b"a")
-    assert store.read_sync(key(0, 1)).stamp.generation == written.generation
-    assert store.read_sync(key(0, 0)).stamp.generation == written.generation
-    assert store.read_sync(key(0, 0), if_not_equal=written.generation).state == "unspecified"
-    second = store.write_sync(key(1, 1), b"b")
+    assert store.read(key(0, 0), if_not_equal=NO_VALUE).state == "missing"
+    written = store.write(key(0, 1), b"a")
+    assert store.read(key(0, 1)).stamp.generation == written.generation
+    assert store.read(key(0, 0)).stamp.generation == written.generation
+    assert store.read(key(0, 0), if_not_equal=written.generation).state == "unspecified"
+    second = store.write(key(1, 1), b"b")
     assert second.generation != written.generation and second.time >= written.time
-    assert store.read_sync(key(0, 1), if_not_equal=written.generation).value == b"a"
+    assert store.read(key(0, 1), if_not_equal=written.generation).value == b"a"
     # a deletion of absent entries changes nothing
-    assert store.delete_sync(key(0, 0)).generation == second.generation
-    store.delete_range_sync(KeyRange(key(0, 2), key(1, 0)))
-    assert store.read_sync(key(0, 0)).stamp.generation == second.generation
+    assert store.delete(key(0, 0)).generation == second.generation
+    store.delete_range(KeyRange(key(0, 2), key(1, 0)))
+    assert store.read(key(0, 0)).stamp.generation == second.generation
 
 
 @pytest.mark.parametrize("strategy", ["replace", "append"])
 def test_conditional_writes_need_present_state(store: ShardedKeyValueStore, strategy: str) -> None:
     with shardcodec.options(write_strategy=strategy):
-        first = store.write_sync(key(0, 0), b"a", if_equal=NO_VALUE)
-        assert store.write_sync(key(0, 0), b"b", if_equal="absent").generation == FAILED
+        first = store.write(key(0, 0), b"a", if_equal=NO_VALUE)
+        assert store.write(key(0, 0), b"b", if_equal="absent").generation == FAILED
         # "absent" refers to the entry, not to the shard
-        second = store.write_sync(key(0, 1), b"b", if_equal="absent")
-        assert store.write_sync(key(0, 0), b"c", if_equal=first.generation).generation == FAILED
-        third = store.write_sync(key(1, 0), b"c", if_equal=second.generation)
-        assert store.delete_sync(key(0, 0), if_equal=second.generation).generation == FAILED
-        assert store.delete_sync(key(1, 2), if_equal=third.generation).generation == third.generation
-        last = store.delete_sync(key(0, 0), if_equal=third.generation)
+        second = store.write(key(0, 1), b"b", if_equal="absent")
+        assert store.write(key(0, 0), b"c", if_equal=first.generation).generation == FAILED
+        third = store.write(key(1, 0), b"c", if_equal=second.generation)
+        assert store.delete(key(0, 0), if_equal=second.generation).generation == FAILED
+        assert store.delete(key(1, 2), if_equal=third.generation).generation == third.generation
+        last = store.delete(key(0, 0), if_equal=third.generation)
         assert dict(store) == {key(0, 1): b"b", key(1, 0): b"c"}
-        assert last.generation == store.read_sync(key(0, 1)).stamp.generation
+        assert last.generation == store.read(key(0, 1)).stamp.generation
     with pytest.raises(ValueError, match="if_equal: expected a generation, got FAILED"):
-        store.write_sync(key(0, 0), b"x", if_equal=b"")
+        store.write(key(0, 0), b"x", if_equal=b"")
     with pytest.raises(TypeError, match="if_equal"):
-        store.write_sync(key(0, 0), b"x", if_equal="a generation")
+        store.write(key(0, 0), b"x", if_equal="a generation")
 
 
 COUNT = """
@@ -283,9 +281,9 @@ store = ShardedKeyValueStore(sys.argv[1], grid_shape=(2, 3), index_codecs=codecs
 key = struct.pack(">2I", 1, 1)
 for _ in range(int(sys.argv[2])):
     while True:
-        seen = store.read_sync(key)
+        seen = store.read(key)
         wanted = b"%06d" % (int(seen.value or 0) + 1)
-        if store.write_sync(key, wanted, if_equal=seen.stamp.generation).generation:
+        if store.write(key, wanted, if_equal=seen.stamp.generation).generation:
             break
 """
 
@@ -301,7 +299,7 @@ def test_delete_range_is_one_write(store: ShardedKeyValueStore) -> None:
     for at in ((0, 0), (0, 2), (1, 0), (1, 2)):
         store[key(*at)] = b"v"
     before = native.load().totals()["opens"]
-    store.delete_range_sync(KeyRange(key(0, 1), key(1, 0) + b"\0"))
+    store.delete_range(KeyRange(key(0, 1), key(1, 0) + b"\0"))
     assert native.load().totals()["opens"] - before <= 1
     assert list(store) == [key(0, 0), key(1, 2)]
 
@@ -333,10 +331,10 @@ def test_update_checks_all_keys_and_writes_once(store: ShardedKeyValueStore) -> 
 
 def test_bounds_may_be_text(store: ShardedKeyValueStore) -> None:
     store.update({key(0, 0): b"a", key(1, 0): b"b"})
-    assert store.list_sync(KeyRange("\0\0\0\1")) == [key(1, 0)]
-    assert store.list_sync(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]
+    assert store.list(KeyRange("\0\0\0\1")) == [key(1, 0)]
+    assert store.list(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]
     with pytest.raises(TypeError, match="inclusive_min: expected bytes or str, got int"):
-        store.delete_range_sync(KeyRange(1, b""))  # type: ignore[arg-type]
+        store.delete_range(KeyRange(1, b""))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(
@@ -376,7 +374,7 @@ def test_damaged_entry_raises_and_others_can_be_read(path: Path) -> None:
     for read in (
         lambda: store[key(0, 0)],
         lambda: store[key(0, 1)],
-        lambda: store.read_many_sync([key(0, 0)]),
+        lambda: store.read_many([key(0, 0)]),
     ):
         with pytest.raises(ShardFormatError, match="100000") as caught:
             read()
@@ -395,14 +393,14 @@ def test_complete_write_replaces_broken_index(path: Path) -> None:
     blob = bytearray(path.read_bytes())
     blob[-1] ^= 1
     path.write_bytes(blob)
-    for call in (lambda: store[key(0, 0)], lambda: list(store), lambda: store.write_sync(key(0, 1), b"x")):
+    for call in (lambda: store[key(0, 0)], lambda: list(store), lambda: store.write(key(0, 1), b"x")):
         with pytest.raises(ChecksumError):
             call()
     assert path.read_bytes() == blob
     with store.transaction() as t:
         for i in range(2):
             for j in range(3):
-                t.write_sync(key(i, j), b"new" if j else None)
+                t.write(key(i, j), b"new" if j else None)
     assert len(store) == 4
     path.write_bytes(blob)
     store.clear()
@@ -418,7 +416,7 @@ def test_random_bytes_are_read_or_raise(tmp_path_factory: pytest.TempPathFactory
     for codecs in ([LITTLE], CHECKED_INDEX):
         path.write_bytes(blob)
         store = open_kv(path, index_codecs=codecs, cache_pool=0)
-        for call in (lambda s=store: dict(s), lambda s=store: s.write_sync(key(0, 1), b"x")):
+        for call in (lambda s=store: dict(s), lambda s=store: s.write(key(0, 1), b"x")):
             try:
                 call()
             except (ShardFormatError, ChecksumError, MemoryError):

@@ -33,10 +33,10 @@ def test_obstore_folder_has_entity_tags_but_no_conditional_put(tmp_path: Path) -
     from zarr.storage import ObjectStore
 
     kv = open_kv((ObjectStore(obstore.store.LocalStore(tmp_path)), "shard"))
-    first = kv.write_sync(key(0, 0), b"a")
-    assert first.generation == kv.read_sync(key(0, 0)).stamp.generation
-    assert kv.write_sync(key(0, 1), b"b", if_equal=first.generation).generation not in (FAILED, UNNAMED)
-    assert kv.write_sync(key(0, 1), b"c", if_equal=first.generation).generation == FAILED
+    first = kv.write(key(0, 0), b"a")
+    assert first.generation == kv.read(key(0, 0)).stamp.generation
+    assert kv.write(key(0, 1), b"b", if_equal=first.generation).generation not in (FAILED, UNNAMED)
+    assert kv.write(key(0, 1), b"c", if_equal=first.generation).generation == FAILED
     with pytest.raises(ConflictError), kv.transaction(repeatable_read=True) as t:  # noqa: PT012  # its end raises
         t[key(0, 2)] = t[key(0, 1)] * 2
         kv[key(0, 1)] = b"meanwhile"
@@ -67,7 +67,7 @@ def test_index_and_value_are_of_one_state_without_entity_tags(times: int) -> Non
 
     def store_both(first: bytes, second: bytes) -> None:  # both values move
         with open_kv((store, "shard")).transaction() as t:
-            t.delete_range_sync(KeyRange())
+            t.delete_range(KeyRange())
             t[key(0, 0)], t[key(0, 1)] = first, second
 
     store_both(b"aaaa", b"bbbb")
@@ -76,7 +76,7 @@ def test_index_and_value_are_of_one_state_without_entity_tags(times: int) -> Non
     assert not store.meddle
     store_both(b"aaaa", b"bbbb")
     store.meddle = [lambda: store_both(b"a", b"bbbb")] * times
-    assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1)])] == [b"a", b"bbbb"]
+    assert [r.value for r in kv.read_many([key(0, 0), key(0, 1)])] == [b"a", b"bbbb"]
 
     with shardcodec.open_shard(store, "shard", spec) as shard:
         assert shard.read_encoded([(0, 1)]) == [b"bbbb"]
@@ -118,24 +118,24 @@ def test_number_of_requests() -> None:
     # to the byte that proves that the object is as long as its entries require
     assert store.requests == [("shard", "last 100"), ("shard", (30, 160))]
     store.forget()
-    assert [r.value[:1] for r in kv.read_many_sync([key(0, 0), key(0, 2)])] == [b"0", b"2"]
+    assert [r.value[:1] for r in kv.read_many([key(0, 0), key(0, 2)])] == [b"0", b"2"]
     assert store.requests == [("shard", "last 100"), ("shard", (0, 160))]
     store.forget()
-    kv.read_many_sync([key(1, 2), key(0, 0)], byte_ranges=[slice(-1, None), slice(0, 2)])
+    kv.read_many([key(1, 2), key(0, 0)], byte_ranges=[slice(-1, None), slice(0, 2)])
     assert store.requests == [("shard", "last 100"), ("shard", (0, 160))]
     store.forget()
-    assert kv.read_sync(key(0, 0), byte_range=slice(3, 3)).value == b"" and kv.list_sync() == everything
+    assert kv.read(key(0, 0), byte_range=slice(3, 3)).value == b"" and kv.list() == everything
     assert store.requests == [("shard", "last 100")] * 2
     store.forget()
-    assert [r.value[:1] for r in kv.read_many_sync(everything)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert [r.value[:1] for r in kv.read_many(everything)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert store.requests == [("shard", "all")]
     store.forget()
     t = kv.transaction()
     t[key(0, 1)], t[key(0, 0)] = b"pending", None
     wanted = [key(0, 1), key(0, 2), key(0, 0), key(1, 0)]
-    found = t.read_many_sync(wanted, byte_ranges=[slice(0, 3), None, None, slice(1, None)])
+    found = t.read_many(wanted, byte_ranges=[slice(0, 3), None, None, slice(1, None)])
     assert [r.value for r in found] == [b"pen", b"2" * 10, b"", b"3" * 9]
-    assert [r.state for r in t.read_many_sync(wanted[:3])] == ["value", "value", "missing"]
+    assert [r.state for r in t.read_many(wanted[:3])] == ["value", "value", "missing"]
     assert store.requests == [
         ("shard", "last 100"),
         ("shard", (20, 160)),
@@ -147,10 +147,10 @@ def test_number_of_requests() -> None:
     with pytest.raises(ValueError, match="Invalid key"):
         kv[b"abc"]
     with kv.transaction() as t:
-        t.delete_range_sync(KeyRange())
+        t.delete_range(KeyRange())
         t[key(0, 0)] = b"only"
     assert store.requests == []  # KV-31
-    assert kv.list_sync() == [key(0, 0)]
+    assert kv.list() == [key(0, 0)]
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_index_is_cached_with_its_entity_tag(pool: int | None, asked: list[Any])
         assert [kv[key(0, 0)], kv[key(1, 1)], kv[key(0, 0)]] == [b"aaa", b"bbbb", b"aaa"]
         assert asked == [INDEX, ("get_range", 0, 3), ("get_range", 3, 7), ("get_range", 0, 3)]
         asked.clear()
-        assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1), key(1, 1)])] == [
+        assert [r.value for r in kv.read_many([key(0, 0), key(0, 1), key(1, 1)])] == [
             b"aaa",
             b"",
             b"bbbb",
@@ -203,11 +203,11 @@ def test_index_is_cached_with_its_entity_tag(pool: int | None, asked: list[Any])
         # the cached index shows that the second entry is absent in this state
         assert asked == [("get_range", 0, 7)]
         asked.clear()
-        assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list_sync()) == 2
+        assert key(0, 1) not in kv and key(0, 0) in kv and len(kv.list()) == 2
         assert asked == [INDEX] * 3  # only this request shows whether the object was replaced
         asked.clear()
-        known = kv.read_sync(key(0, 0)).stamp.generation
-        assert kv.read_sync(key(0, 0), if_not_equal=known).state == "unspecified"
+        known = kv.read(key(0, 0)).stamp.generation
+        assert kv.read(key(0, 0), if_not_equal=known).state == "unspecified"
         assert asked == [("get_range", 0, 3), INDEX]
     asked.clear()
     if pool is None:
@@ -225,14 +225,14 @@ def test_cached_index_of_replaced_object_is_refreshed(there: dict[bytes, bytes])
         lambda kv: kv.get(key(0, 1)),
         lambda kv: kv.get(key(0, 2)),
         lambda kv: key(0, 1) in kv,
-        lambda kv: kv.list_sync(),
+        lambda kv: kv.list(),
         len,
-        lambda kv: [r.value for r in kv.read_many_sync([key(0, 1), key(0, 0)])],
-        lambda kv: [r.state for r in kv.read_many_sync([key(0, 1), key(0, 2)])],
-        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(4, 5)).value,
-        lambda kv: kv.read_sync(key(0, 0), byte_range=slice(2, 2)).stamp.generation,
-        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 2)).value,
-        lambda kv: kv.transaction(repeatable_read=True).read_sync(key(0, 1)).state,
+        lambda kv: [r.value for r in kv.read_many([key(0, 1), key(0, 0)])],
+        lambda kv: [r.state for r in kv.read_many([key(0, 1), key(0, 2)])],
+        lambda kv: kv.read(key(0, 0), byte_range=slice(4, 5)).value,
+        lambda kv: kv.read(key(0, 0), byte_range=slice(2, 2)).stamp.generation,
+        lambda kv: kv.transaction(repeatable_read=True).read(key(0, 2)).value,
+        lambda kv: kv.transaction(repeatable_read=True).read(key(0, 1)).state,
     ]
     for look in looks:
         for objects in ((old, new), (new, old), (new, None)):
@@ -240,7 +240,7 @@ def test_cached_index_of_replaced_object_is_refreshed(there: dict[bytes, bytes])
             exchange(store, objects[0])
             kv = open_kv((store, "shard"), cache_pool=1 << 20)
             assert dict(kv) == objects[0]
-            assert kv.read_sync(key(0, 0)).state == "value"
+            assert kv.read(key(0, 0)).state == "value"
             exchange(store, objects[1])
             found = expected = None
             with contextlib.suppress(KeyError, ValueError):
@@ -291,9 +291,9 @@ def test_condition_on_a_damaged_object_in_memory_fails() -> None:
     """The state of an object in memory are its bytes, whatever they are: no index is needed to see that it has changed."""
     store = MemoryStore()
     kv = open_kv((store, "shard"))
-    old = kv.write_sync(key(0, 0), b"abc")
+    old = kv.write(key(0, 0), b"abc")
     store._store_dict["shard"] = default_buffer_prototype().buffer.from_bytes(b"damaged")
-    assert kv.write_sync(key(0, 0), b"new", if_equal=old.generation).generation == FAILED
+    assert kv.write(key(0, 0), b"new", if_equal=old.generation).generation == FAILED
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -302,7 +302,7 @@ def test_store_without_deletes_keeps_an_empty_shard(tmp_path: Path) -> None:
     zipped = ZipStore(tmp_path / "a.zip", mode="w")
     kv = open_kv((zipped, "shard"))
     kv.clear()
-    assert kv.delete_sync(key(0, 0)).generation == NO_VALUE and not sync(zipped.exists("shard"))
+    assert kv.delete(key(0, 0)).generation == NO_VALUE and not sync(zipped.exists("shard"))
     for empty in (lambda: kv.__delitem__(key(0, 1)), kv.clear):
         kv[key(0, 1)] = b"abc"
         empty()
@@ -326,7 +326,7 @@ def test_transaction_with_a_read_only_view_writes_nothing(first: int) -> None:
     for shard in (shards[first], shards[1 - first]):
         shard.with_transaction(transaction)[key(0, 0)] = b"new"
     with pytest.raises(ValueError, match="read-only"):
-        transaction.commit_sync()
+        transaction.commit()
     assert not store._store_dict
 
 

@@ -39,15 +39,15 @@ def test_writes_are_isolated_until_commit(store: ShardedKeyValueStore) -> None:
         t[key(0, 1)], t[key(0, 0)], t[key(1, 2)] = b"a", b"new", b"b"
         del t[key(1, 2)]
         assert t[key(0, 0)] == b"new" and key(1, 2) not in t
-        assert t.read_sync(key(0, 1), byte_range=slice(-1, None)).value == b"a"
-        assert [r.state for r in t.read_many_sync([key(0, 0), key(1, 2)])] == ["value", "missing"]
+        assert t.read(key(0, 1), byte_range=slice(-1, None)).value == b"a"
+        assert [r.state for r in t.read_many([key(0, 0), key(1, 2)])] == ["value", "missing"]
         assert list(t) == [key(0, 0), key(0, 1)] and len(t) == 2
         assert dict(store) == {key(0, 0): b"old"} and os.stat(store.base).st_ino == before
         with pytest.raises(KeyError):
             del t[key(1, 2)]
     assert dict(store) == {key(0, 0): b"new", key(0, 1): b"a"}
     assert t.bound_to.committed and not t.bound_to.open
-    for use in (lambda: t[key(0, 0)], lambda: t.write_sync(key(0, 0), b"x"), t.commit_sync, lambda: list(t)):
+    for use in (lambda: t[key(0, 0)], lambda: t.write(key(0, 0), b"x"), t.commit, lambda: list(t)):
         with pytest.raises(ValueError, match=r"Transaction not open \(committed\)"):
             use()
 
@@ -68,10 +68,10 @@ def test_values_of_equal_size_are_written_in_place(tmp_path: Path) -> None:
 def test_last_write_of_a_key_wins(store: ShardedKeyValueStore) -> None:
     with store.transaction() as t:
         t[key(0, 0)] = b"1"
-        t.delete_range_sync(KeyRange(b"", key(1)))
+        t.delete_range(KeyRange(b"", key(1)))
         t[key(0, 1)] = b"2"
         t[key(1, 0)] = b"3"
-        t.delete_range_sync(KeyRange(key(1, 0), key(1, 1)))
+        t.delete_range(KeyRange(key(1, 0), key(1, 1)))
         assert list(t) == [key(0, 1)]
     assert dict(store) == {key(0, 1): b"2"}
 
@@ -80,9 +80,9 @@ def test_deleted_range_ends_before_its_last_bound(store: ShardedKeyValueStore) -
     """A transaction reads each key of a range that it has deleted as absent, the first too, and the keys beside it as stored."""
     store.update({key(0, i): str(i).encode() for i in range(3)} | {key(1, 0): b"next"})
     with store.transaction() as t:
-        t.delete_range_sync(KeyRange(key(0, 1), key(1, 0)))
+        t.delete_range(KeyRange(key(0, 1), key(1, 0)))
         assert [t.get(key(0, i)) for i in range(3)] == [b"0", None, None] and t[key(1, 0)] == b"next"
-        assert t.read_many_sync([key(0, 1), key(1, 0)])[0].state == "missing"
+        assert t.read_many([key(0, 1), key(1, 0)])[0].state == "missing"
     assert dict(store) == {key(0, 0): b"0", key(1, 0): b"next"}
 
 
@@ -119,7 +119,7 @@ def test_damaged_entry_exists_and_can_be_deleted(store: ShardedKeyValueStore) ->
 def test_complete_write_does_not_read_the_shard(store: ShardedKeyValueStore) -> None:
     Path(store.base).write_bytes(b"no shard at all")
     with store.transaction() as t:
-        t.delete_range_sync(KeyRange())
+        t.delete_range(KeyRange())
         t[key(1, 1)] = b"only"
     assert dict(store) == {key(1, 1): b"only"}
     Path(store.base).write_bytes(b"no shard at all")
@@ -155,16 +155,16 @@ def test_repeatable_read_must_hold_at_commit(store: ShardedKeyValueStore) -> Non
 
 
 def test_conditions_must_hold_at_commit(store: ShardedKeyValueStore) -> None:
-    stamp = store.write_sync(key(0, 0), b"1")
+    stamp = store.write(key(0, 0), b"1")
     with store.transaction() as t:
-        assert t.write_sync(key(0, 0), b"x", if_equal=b"another").generation == FAILED
-        assert t.write_sync(key(0, 0), b"x", if_equal="absent").generation == FAILED
-        assert t.write_sync(key(0, 1), b"2", if_equal="absent").generation != FAILED
-        assert t.write_sync(key(0, 1), b"3", if_equal="absent").generation == FAILED
-        assert t.write_sync(key(1, 0), b"4", if_equal=stamp.generation).generation != FAILED
+        assert t.write(key(0, 0), b"x", if_equal=b"another").generation == FAILED
+        assert t.write(key(0, 0), b"x", if_equal="absent").generation == FAILED
+        assert t.write(key(0, 1), b"2", if_equal="absent").generation != FAILED
+        assert t.write(key(0, 1), b"3", if_equal="absent").generation == FAILED
+        assert t.write(key(1, 0), b"4", if_equal=stamp.generation).generation != FAILED
     assert dict(store) == {key(0, 0): b"1", key(0, 1): b"2", key(1, 0): b"4"}
     with pytest.raises(ConflictError), store.transaction() as t:  # noqa: PT012
-        t.write_sync(key(1, 1), b"mine", if_equal="absent")
+        t.write(key(1, 1), b"mine", if_equal="absent")
         store[key(1, 1)] = b"theirs"
     assert store[key(1, 1)] == b"theirs"
 
@@ -217,10 +217,10 @@ def test_conflict_in_inner_shard_is_not_retried(tmp_path: Path) -> None:
             t[key(0, 1)] = t[key(0, 0)]
             inner[key(0, 0)] = b"2"
         t = inner.transaction()
-        t.write_sync(key(0, 1), b"x", if_equal="absent")
+        t.write(key(0, 1), b"x", if_equal="absent")
         inner[key(0, 1)] = b"3"
         with pytest.raises(ConflictError):
-            t.commit_sync()
+            t.commit()
     assert dict(inner) == {key(0, 0): b"2", key(0, 1): b"3"}
 
 
@@ -250,11 +250,11 @@ def test_atomic_commit_of_inner_shards_of_one_outer_shard(tmp_path: Path) -> Non
         assert list(outer) == [key(0, 1)]
     assert dict(a) == {key(0, 0): b"a"} and dict(b) == {key(1, 2): b"b"}
     assert list(outer) == [key(0, 0), key(0, 1), key(1, 1)]
-    stamp = a.read_sync(key(0, 0)).stamp
-    assert stamp == (outer.read_sync(key(0, 1)).stamp.generation, stamp.time)
+    stamp = a.read(key(0, 0)).stamp
+    assert stamp == (outer.read(key(0, 1)).stamp.generation, stamp.time)
     b[key(0, 0)] = b"changes the outer shard"
-    assert a.write_sync(key(0, 0), b"x", if_equal=stamp.generation).generation == FAILED
-    assert a.write_sync(key(0, 2), b"x", if_equal="absent").generation != FAILED
+    assert a.write(key(0, 0), b"x", if_equal=stamp.generation).generation == FAILED
+    assert a.write(key(0, 2), b"x", if_equal="absent").generation != FAILED
     again = ShardedKeyValueStore.from_json(a.to_json())
     assert dict(again) == {key(0, 0): b"a", key(0, 2): b"x"}
     b.clear()
@@ -279,9 +279,9 @@ STEP = st.one_of(
 
 def step(store: ShardedKeyValueStore, what: str, one: bytes, two: bytes | None) -> None:
     if what == "delete range":
-        store.delete_range_sync(KeyRange(one, two or b""))
+        store.delete_range(KeyRange(one, two or b""))
     else:
-        store.write_sync(one, two)
+        store.write(one, two)
 
 
 def twin_step(twin: dict[bytes, bytes], what: str, one: bytes, two: bytes | None) -> None:
@@ -319,9 +319,9 @@ def test_transactions_match_a_dictionary(
                     step(t, *part)
                     twin_step(twin, *part)
                     assert list(t) == sorted(twin)
-                assert [t.read_sync(k).value for k in KEYS] == [twin.get(k, b"") for k in KEYS]
+                assert [t.read(k).value for k in KEYS] == [twin.get(k, b"") for k in KEYS]
         assert dict(store) == twin and list(store) == sorted(twin)
-        found = store.read_many_sync(KEYS)
+        found = store.read_many(KEYS)
         assert [(r.state == "value", r.value) for r in found] == [(k in twin, twin.get(k, b"")) for k in KEYS]
     if kind == "file":
         assert path.exists() == bool(twin)

@@ -204,18 +204,18 @@ CHECKED_BY_HAND: dict[str, tuple[str, Callable[[Any], Any], Sequence[Any]]] = {
     "inclusive_min": ("inclusive_min", kv.KeyRange, [ODD, 1, None, ["a"]]),
     "if_not_equal": (
         "if_not_equal",
-        lambda value: store().read_sync(b"\0" * 8, if_not_equal=value),
+        lambda value: store().read(b"\0" * 8, if_not_equal=value),
         [ODD, "t*", 1, ONE],
     ),
     "if_equal": (
         "if_equal",
-        lambda value: store().write_sync(b"\0" * 8, b"", if_equal=value),
+        lambda value: store().write(b"\0" * 8, b"", if_equal=value),
         [ODD, "t*", 1, ONE],
     ),
-    "keys": ("keys", lambda value: store().read_many_sync(value), [ODD, "t*", b"12345678", 1, None]),
+    "keys": ("keys", lambda value: store().read_many(value), [ODD, "t*", b"12345678", 1, None]),
     "byte_ranges": (
         "byte_ranges",
-        lambda value: store().read_many_sync([], byte_ranges=value),
+        lambda value: store().read_many([], byte_ranges=value),
         [ODD, "t*", 1],
     ),
     "dtype": ("dtype", lambda value: tools.advise(**{**SHAPE_AND_TYPE, "dtype": value}), ["unit8", ODD, 1]),
@@ -228,7 +228,7 @@ CHECKED_BY_HAND: dict[str, tuple[str, Callable[[Any], Any], Sequence[Any]]] = {
     "axis": ("axis", lambda value: shardcodec.stream("group.zarr/wind", value), ["time", 2, 1.5, []]),
     "strip_prefix_length": (
         "strip_prefix_length",
-        lambda value: store().list_sync(strip_prefix_length=value),
+        lambda value: store().list(strip_prefix_length=value),
         [ODD, "1", 1.5],
     ),
 }

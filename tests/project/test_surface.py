@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 import shardcodec
+from shardcodec import kv
+from shardcodec.arguments import FORMER_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "golden" / "surface.txt"
@@ -130,6 +132,36 @@ def test_public_surface_is_the_stored_one() -> None:
     assert now == stored, (
         f"gone: {gone}; new: {new}. If callers shall see this change, say so in the commit and write the list again: {__doc__}"
     )
+
+
+def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
+    array = shardcodec.create_array(tmp_path, shape=(4,), chunks=(4,), dtype="u1")
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    store = kv.ShardedKeyValueStore(str(tmp_path / "shard"), grid_shape=(2,), index_codecs=codecs)
+    former = {
+        (array, "get_selection"): "read",
+        (store, "read_many_sync"): "read_many",
+        (store.transaction(), "commit_sync"): "commit",
+    }
+    for (handle, name), new in former.items():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': it is {new} now$"):
+            getattr(handle, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'commit_sync'$"):
+        array.commit_sync  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_pages_and_examples_use_the_new_names() -> None:
+    pages = [
+        path
+        for folder in ("docs", "examples", "bench")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py", ".ipynb")
+    ]
+    former = re.compile(rf"\.({'|'.join(FORMER_NAMES)})\b")
+    found = {
+        path.name: former.findall(path.read_text(encoding="utf-8")) for path in [*pages, ROOT / "README.md"]
+    }
+    assert not {name: names for name, names in found.items() if names}
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def test_coroutines_of_a_key_value_store_work_in_the_calling_thread(
     )
     refuse(monkeypatch)
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(store.write(b"\0\0\0\1", b"value"))
-    assert loop.run_until_complete(store.read(b"\0\0\0\1")).value == b"value"
-    assert loop.run_until_complete(store.list()) == [b"\0\0\0\1"]
+    loop.run_until_complete(store.write_async(b"\0\0\0\1", b"value"))
+    assert loop.run_until_complete(store.read_async(b"\0\0\0\1")).value == b"value"
+    assert loop.run_until_complete(store.list_async()) == [b"\0\0\0\1"]
     loop.close()

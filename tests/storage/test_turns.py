@@ -76,7 +76,7 @@ def read_of_a_value(folder: Path) -> Call:
     entries = ShardedKeyValueStore(folder / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
     key = struct.pack(">2I", 0, 1)
     entries[key] = b"value"
-    return lambda: entries.read(key)
+    return lambda: entries.read_async(key)
 
 
 def read_through_a_transformer() -> Call:
@@ -342,7 +342,7 @@ def test_kv_reads_slow_files_in_a_thread(tmp_path: Path, monkeypatch: pytest.Mon
         return look(*arguments, **keywords)
 
     monkeypatch.setattr(entries._entries, "look", noted)
-    assert asyncio.run(entries.read(key)).value == b"value"
+    assert asyncio.run(entries.read_async(key)).value == b"value"
     assert names and "MainThread" not in names
 
 

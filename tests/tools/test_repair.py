@@ -208,12 +208,12 @@ def test_pending_journal_is_rolled_back_after_a_backup(tmp_path: Path) -> None:
     scene = Shard(tmp_path, Case("raw", "slots"))
     journal, good, mixture = kill_after_the_last_slot(scene)
     new = tmp_path / "new"
-    assert [one.action for one in repair(scene.folder / "a", to=new).shards] == [RepairAction.SETTLED]
+    assert [one.action for one in repair(scene.folder / "a", to=new).shards] == [RepairAction.ROLLED_BACK]
     assert journal.exists() and scene.shard.read_bytes() == mixture, "the source is not changed"
     assert (elements(new) == scene.old).all()
     report = repair(scene.folder / "a", backup=tmp_path / "backup")
     (one,) = report.shards
-    assert one.action is RepairAction.SETTLED and report.n_restored == 1
+    assert one.action is RepairAction.ROLLED_BACK and report.n_restored == 1
     assert one.backup is not None and Path(one.backup).read_bytes() == mixture
     assert Path(f"{one.backup}.journal").read_bytes() == good
     assert pending_journal(str(scene.shard)) is None and scene.check() == "old"

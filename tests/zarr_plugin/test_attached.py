@@ -418,7 +418,7 @@ def test_write_after_an_interrupted_one_stays(serve: Serve, write: str) -> None:
         "basic": lambda: array.set_basic_selection(slice(0, 4), 1),
         "orthogonal": lambda: array.set_orthogonal_selection([0, 3], 1),
         "coordinate": lambda: array.set_coordinate_selection([0, 3], 1),
-        "handle": lambda: handle.set_selection(slice(0, 4), 1),
+        "handle": lambda: handle.write(slice(0, 4), 1),
     }
     base.seconds = 0.6
     with raised_after(0.2), pytest.raises(KeyboardInterrupt):

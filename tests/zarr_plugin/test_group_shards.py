@@ -60,7 +60,7 @@ def test_kv_stores_and_chunk_state_see_buffered_chunks(store: Any, in_transactio
         array[:4, :3] = chunk(1)
         assert kv[first] == chunk(1).tobytes()
         array[:4, 3:6] = chunk(2)
-        assert [r.value for r in kv.read_many_sync([second])] == [chunk(2).tobytes()]
+        assert [r.value for r in kv.read_many([second])] == [chunk(2).tobytes()]
         array[:4, :3] = chunk(3)
         if in_transaction:
             with kv.transaction() as t:
@@ -72,7 +72,7 @@ def test_kv_stores_and_chunk_state_see_buffered_chunks(store: Any, in_transactio
         array[8:12, :3] = chunk(6)
         assert sorted(shardcodec.iter_existing(array)) == [((0, i), 48) for i in range(3)] + [((2, 0), 48)]
         array[:4, 9:12] = chunk(7)
-        assert asyncio.run(kv.read(struct.pack(">2I", 0, 3))).value == chunk(7).tobytes()
+        assert asyncio.run(kv.read_async(struct.pack(">2I", 0, 3))).value == chunk(7).tobytes()
     assert kv[first] == chunk(4).tobytes() and (array[:4, :3] == chunk(4)).all()
 
 

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
     data = bytearray(last.read_bytes())
     data[0] ^= 1
     last.write_bytes(data)
-    values(tmp_path).write_sync(key(0, 0), b"value")
+    values(tmp_path).write(key(0, 0), b"value")
     (tmp_path / "fixed").write_bytes(shardcodec.encode(CONTENT[:8, :12], FIXED))
     plan(tmp_path, "planned")
     return tmp_path
@@ -113,7 +113,7 @@ def write_shard_together(folder: Path) -> None:
 
 
 def write_value(folder: Path) -> None:
-    values(folder).write_sync(key(0, 0), b"other")
+    values(folder).write(key(0, 0), b"other")
 
 
 def write_by_transformer(folder: Path) -> None:
@@ -189,7 +189,7 @@ def read_by_handle(folder: Path) -> Any:
 
 
 def read_value(folder: Path) -> Any:
-    return values(folder).read_sync(key(0, 0))
+    return values(folder).read(key(0, 0))
 
 
 def read_state(folder: Path) -> Any:

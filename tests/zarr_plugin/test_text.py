@@ -179,21 +179,21 @@ def test_long_texts_with_index_arrays(kind: str, name: str) -> None:
         objects = np.array([text if kind == "string" else text.encode() for text in texts.flat], dtype=object)
         values = objects.reshape(texts.shape).astype(out.dtype)
         if step % 3 == 0:
-            handle.set_selection((rows, columns), values, kind="orthogonal")
+            handle.write((rows, columns), values, kind="orthogonal")
             expected[np.ix_(rows, columns)] = objects.reshape(texts.shape)
         elif step % 3 == 1:
-            handle.set_selection((rows, columns), values[0, 0], kind="orthogonal")
+            handle.write((rows, columns), values[0, 0], kind="orthogonal")
             expected[np.ix_(rows, columns)] = objects[0]
         else:
             n = min(len(rows), len(columns))
-            handle.set_selection((rows[:n], columns[:n]), values[0, 0], kind="coordinate")
+            handle.write((rows[:n], columns[:n]), values[0, 0], kind="coordinate")
             expected[rows[:n], columns[:n]] = objects[0]
-        found = handle.get_selection((rows, columns), kind="orthogonal")
+        found = handle.read((rows, columns), kind="orthogonal")
         assert found.tolist() == expected[np.ix_(rows, columns)].tolist()
         n = min(len(rows), len(columns))
-        found = handle.get_selection((rows[:n], columns[:n]), kind="coordinate")
+        found = handle.read((rows[:n], columns[:n]), kind="coordinate")
         assert found.tolist() == expected[rows[:n], columns[:n]].tolist()
-        handle.get_selection(..., out=out)
+        handle.read(..., out=out)
         assert out.tolist() == expected.tolist()
 
 
@@ -488,7 +488,7 @@ def test_read_arrow(kind: str, name: str) -> None:
         selections += [((slice(1, 8, 3), 5), "basic"), (([8, 0, 3], [2, 2, 13]), "coordinate")]
         selections += [(([8, 0, 3], slice(None, None, 4)), "orthogonal"), (np.s_[2:2, :], "basic")]
     for selection, way in selections:
-        expected = handle.get_selection(selection, kind=way)
+        expected = handle.read(selection, kind=way)
         offsets, data = handle.read_arrow(selection, kind=way)
         assert offsets.dtype == np.int64 and data.dtype == np.uint8 and offsets[0] == 0
         assert texts_of(offsets, data) == stored_texts(expected)
@@ -607,6 +607,6 @@ def test_threads_read_and_write_one_array(tmp_path: Path) -> None:
         list(pool.map(lambda part: array.__setitem__(part, values[part]), parts))
         handle = open_array(tmp_path, threads=3)
         shared = np.empty((4000,), np.dtypes.StringDType())
-        for found in pool.map(lambda part: handle.get_selection(part, out=shared[part]), parts * 4):
+        for found in pool.map(lambda part: handle.read(part, out=shared[part]), parts * 4):
             assert found.shape == (1000,)
     assert equal(shared, values) and equal(array[...], values)

@@ -393,4 +393,4 @@ def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[in
 
 def rolled_back(shard: ShardTarget) -> RepairedShard:
     """Return the report of a shard that is whole apart from its journal."""
-    return RepairedShard(shard.array.name, shard.name, RepairAction.SETTLED)
+    return RepairedShard(shard.array.name, shard.name, RepairAction.ROLLED_BACK)

@@ -22,7 +22,7 @@ class RepairAction(enum.StrEnum):
     """The action on a damaged shard, done or planned."""
 
     REPAIRED = "repaired"  # a new shard was written
-    SETTLED = "settled"  # an unfinished update in place was rolled back, and the shard is whole
+    ROLLED_BACK = "rolled_back"  # an unfinished update in place was rolled back, and the shard is whole
     LEFT = "left"  # nothing of it can be restored; in place it was not changed, a new array does not have it
     UNREADABLE = (
         "unreadable"  # it cannot be read or written; it was not changed, and a new array does not have it
@@ -68,7 +68,7 @@ class RepairedShard(ReportOfShard):
     @property
     def is_restored(self) -> bool:
         """True if nothing was lost."""
-        return not self.n_lost and self.action in (RepairAction.REPAIRED, RepairAction.SETTLED)
+        return not self.n_lost and self.action in (RepairAction.REPAIRED, RepairAction.ROLLED_BACK)
 
     def facts(self) -> Iterator[Fact]:
         """Yield the findings and the result as lines of text.
@@ -87,7 +87,7 @@ class RepairedShard(ReportOfShard):
             yield "", f"{self.shard}: not repaired: {self.detail}"
             return
         results = {
-            RepairAction.SETTLED: "an unfinished update was rolled back",
+            RepairAction.ROLLED_BACK: "an unfinished update was rolled back",
             RepairAction.LEFT: "nothing can be restored",
         }
         kept = f"{format_count(self.n_kept, 'inner chunk')} kept, {self.n_from_copy} from the copy, {self.n_lost} lost"
