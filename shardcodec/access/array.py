@@ -327,6 +327,8 @@ class Array(ArrayReader):
     def prefetch(self, starts: Any, shape: Shapes) -> Prefetch:
         """Read ahead the inner chunks that boxes need, in another thread, into the cache of the option ``cache``.
 
+        Experimental: it may change in a minor version (``docs/versions.md``).
+
         When the cache is full, inner chunks that were read ahead and not used yet take at most a tenth of it. Reads of remote objects
         without entity tags fill no cache, unless they are ``immutable``.
 

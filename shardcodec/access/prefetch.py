@@ -38,6 +38,8 @@ def chunks_of_boxes(begin: Numbers, count: Numbers, chunk: tuple[int, ...]) -> N
 class Prefetch:
     """Inner chunks of an array that a thread reads into the cache; made by `Array.prefetch`.
 
+    Experimental: it may change in a minor version (``docs/versions.md``).
+
     The thread ends with the ``with`` block, or with this object.
 
     Parameters

@@ -18,6 +18,8 @@ __all__ = ["ShardOrder"]
 class ShardOrder:
     """A random order of boxes in which those of one shard lie close together: a sampler for training.
 
+    Experimental: it may change in a minor version (``docs/versions.md``).
+
     The shards are visited in random order, `window` of them at a time, and the boxes of these shards are mixed. So few shards
     are in use at a time, and a shard is used in one part of an epoch only. A box belongs to the shard of its first element.
 

@@ -26,6 +26,8 @@ MOVED_TOGETHER = 64
 class ChunkMapping(MutableMapping[str, bytes]):
     """A dictionary of keys and values over a `ShardingStorageTransformer`.
 
+    Experimental: it may change in a minor version (``docs/versions.md``).
+
     Parameters
     ----------
     store : ShardingStorageTransformer

@@ -37,6 +37,8 @@ INDEX_2022: tuple[dict[str, Any], ...] = ({"name": "bytes", "configuration": {"e
 class ShardingStorageTransformer(TransformerReader):
     """A zarr store that shows the chunks of sharded arrays; their shards are in another store.
 
+    Experimental: it may change in a minor version (``docs/versions.md``).
+
     A program that does not know shards can read and write a sharded array through it: the metadata of the array have
     the shape of a chunk and no `sharding_indexed`. All other keys are those of the store below.
 

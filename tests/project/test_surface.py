@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pydoc
 import re
 import runpy
 import sys
@@ -148,6 +149,15 @@ def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
             getattr(handle, name)
     with pytest.raises(AttributeError, match=r"no attribute 'commit_sync'$"):
         array.commit_sync  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_docstrings_of_experimental_names_say_so() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| experimental: (.*?) \|", page, re.MULTILINE)
+    names = re.findall(r"`(shardcodec\.[\w.]+)`", row)
+    assert len(names) == 5
+    for name in names:
+        assert "Experimental: it may change in a minor version" in (pydoc.locate(name).__doc__ or ""), name
 
 
 def test_pages_and_examples_use_the_new_names() -> None:
