@@ -88,8 +88,8 @@ class Options:
         Accept inner chunks that overlap the shard's index, and read the valid inner chunks of a shard with an invalid
         entry. The format permits such an overlap, but no writer makes it, and a shard that lost its first bytes looks like
         it. So without this option, and without checksums of the inner chunks, every read of the shard is an error.
-    index_cache : int
-        Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
+    index_cache : int or str
+        Bytes of decoded shard indexes that this process keeps between calls, such as ``"64MiB"``; 0 keeps none. Calls with the same number
         share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
         64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
     cache : int or str
@@ -131,7 +131,7 @@ class Options:
     direct : bool
         As long as `enable`, or a setting of zarr, selects shardcodec, replace the methods of `zarr.Array` for selections by ones that
         do without zarr's indexers and event loop where they can, as those of `attach`. Results and errors are equal.
-    staging_nbytes : int
+    staging_nbytes : int or str
         Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
         chunk for each thread is held in any case.
 
@@ -183,7 +183,7 @@ class OptionChoices(TypedDict, total=False):
     compact: bool | None
     strict: bool | None
     allow_in_index: bool | None
-    index_cache: int | None
+    index_cache: int | str | None
     cache: int | str | None
     cache_dir: str | os.PathLike[str] | None
     cache_dir_bytes: int | str | None
@@ -194,7 +194,7 @@ class OptionChoices(TypedDict, total=False):
     locking: Locking | None
     lock_timeout: float | None
     direct: bool | None
-    staging_nbytes: int | None
+    staging_nbytes: int | str | None
 
 
 def _one_of(*allowed: str) -> Callable[[object], str]:
@@ -285,7 +285,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "compact": flag,
     "strict": flag,
     "allow_in_index": flag,
-    "index_cache": _number(0, _MAX_NBYTES),
+    "index_cache": _number(0, _MAX_NBYTES, _size),
     "cache": _number(0, _MAX_NBYTES, _size),
     "cache_dir": _folder,
     "cache_dir_bytes": _number(0, _MAX_NBYTES, _size),
@@ -296,7 +296,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "locking": _one_of(*get_args(Locking)),
     "lock_timeout": _seconds,
     "direct": flag,
-    "staging_nbytes": _number(1, _MAX_NBYTES),
+    "staging_nbytes": _number(1, _MAX_NBYTES, _size),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 __all__ = [
     "BINARY_UNITS",
@@ -16,6 +16,7 @@ __all__ = [
     "OpenArrays",
     "Readable",
     "ReadableDict",
+    "as_nbytes",
     "fact_lines",
     "facts_table",
     "format_count",
@@ -30,6 +31,8 @@ _UNITS = {"": 1, "b": 1}
 for _power, _unit in enumerate(BINARY_UNITS, 1):
     _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
     _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
+
+N = TypeVar("N", int, int | None)
 
 # A name and its text; without a name, a line of text such as a heading.
 Fact = tuple[str, str]
@@ -64,6 +67,11 @@ def parse_nbytes(text: str | int, name: str = "") -> int:
         where = f"{name}: " if name else ""
         raise ValueError(f"{where}expected a size such as 512MiB or 4GB, got {text!r}")
     return nbytes
+
+
+def as_nbytes(size: N | str, name: str) -> N | int:
+    """Return a size as a number of bytes: a text as `parse_nbytes` takes it, or the number that was given."""
+    return parse_nbytes(size, name) if isinstance(size, str) else size
 
 
 def format_count(number: float, noun: str, spec: str = "") -> str:

@@ -80,7 +80,7 @@ def open_array(
     *,
     mode: Mode = "r",
     threads: int | None = None,
-    index_cache: int | IndexCache | None = None,
+    index_cache: int | str | IndexCache | None = None,
     immutable: bool = False,
     clip: bool = False,
     cache: int | str | None = None,
@@ -99,8 +99,8 @@ def open_array(
         with shardcodec's pipeline.
     threads : int, optional
         Number of threads of one call, including the calling thread. Default: the option ``threads``.
-    index_cache : int or IndexCache, optional
-        Bytes of decoded shard indexes to keep, or a cache that several arrays share. Default: the option
+    index_cache : int, str or IndexCache, optional
+        Bytes of decoded shard indexes to keep, such as ``"64MiB"``, or a cache that several arrays share. Default: the option
         ``index_cache``, in the shared cache of the process.
     immutable : bool
         A promise that the array does not change while it is open; see `Options`. Only with mode "r".
@@ -161,7 +161,7 @@ def create_array(
     name: str | None = None,
     data: Any = None,
     threads: int | None = None,
-    index_cache: int | IndexCache | None = None,
+    index_cache: int | str | IndexCache | None = None,
     cache: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **keywords: Unpack[ArrayKeywords],
@@ -294,7 +294,7 @@ class Array(ArrayReader):
         self,
         folder: Folder,
         threads: int | None,
-        index_cache: int | IndexCache | None,
+        index_cache: int | str | IndexCache | None,
         immutable: bool,
         clip: bool = False,
         document: Mapping[str, Any] | None = None,

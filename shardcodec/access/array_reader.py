@@ -77,7 +77,7 @@ class ArrayReader(Renamed):
         self,
         folder: Folder,
         threads: int | None,
-        index_cache: int | IndexCache | None,
+        index_cache: int | str | IndexCache | None,
         immutable: bool,
         clip: bool = False,
         document: Mapping[str, Any] | None = None,

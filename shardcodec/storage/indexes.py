@@ -50,12 +50,12 @@ class IndexCache:
 
     Parameters
     ----------
-    max_bytes : int
-        Bound in bytes of all cached indexes, 16 bytes for each inner chunk of a shard; 0 caches none.
+    max_bytes : int or str
+        Bound in bytes, or as ``"64MiB"``, of all cached indexes, 16 bytes for each inner chunk of a shard; 0 caches none.
     max_open_files : int
         Number of local files that stay open between calls. A call then checks that the name still leads to the open
         file, instead of opening it; this is faster on network file systems. 0 keeps none open.
-    max_chunk_bytes : int
+    max_chunk_bytes : int or str
         Bound in bytes of all decoded inner chunks; 0 caches none. Forgotten ones leave about 180 bytes each, which are used again
         for others, and freed with the cache.
 
@@ -82,12 +82,16 @@ class IndexCache:
     @checked
     def __init__(
         self,
-        max_bytes: int,
+        max_bytes: int | str,
         *,
         max_open_files: int = 0,
-        max_chunk_bytes: int = 0,
+        max_chunk_bytes: int | str = 0,
         _grain_ns: int | None = None,
     ) -> None:
+        from ..readable import as_nbytes  # here, because hardly an import of the package needs it
+
+        max_bytes = as_nbytes(max_bytes, "max_bytes")
+        max_chunk_bytes = as_nbytes(max_chunk_bytes, "max_chunk_bytes")
         if not (0 <= max_bytes < 2**63 and 0 <= max_open_files < 2**31 and 0 <= max_chunk_bytes < 2**63):
             raise ValueError(
                 f"expected sizes from 0 to 2^63 - 1 and 2^31 - 1, got max_bytes={max_bytes}, "

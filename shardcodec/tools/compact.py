@@ -21,6 +21,7 @@ from ..arguments import checked
 from ..errors import ShardError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
+from ..readable import as_nbytes
 from ..storage.retry import Patience, retry
 from ..storage.url_stores import placed_options
 from .compact_report import CompactAction, CompactedShard, CompactReport
@@ -264,7 +265,7 @@ def compact(
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     dask: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
@@ -301,8 +302,8 @@ def compact(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of shards at the same time. Default: the option ``threads``.
-    memory : int, optional
-        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
+    memory : int or str, optional
+        Memory for indexes and data, in bytes or as ``"4GiB"``; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
     dask : str, distributed.Client or bool, optional
         The workers of a cluster of dask pack the shards, see `convert`; `target` and `to` must be paths or URLs. `memory` and
@@ -348,7 +349,7 @@ def compact(
             "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
         )
     storage_options = placed_options(storage_options, target, to)
-    run = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    run = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())
     task = CompactTask(min_dead, order, index_crc, dry_run)
     return _CompactRun(task, request, ShardPool(target, spec, run, to=to), on_shard).run()
 

@@ -15,15 +15,17 @@ import pydoc
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardcodec
-from shardcodec import kv
+from shardcodec import kv, tools
 from shardcodec.arguments import FORMER_NAMES
+from shardcodec.options import check
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "golden" / "surface.txt"
@@ -149,6 +151,28 @@ def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
             getattr(handle, name)
     with pytest.raises(AttributeError, match=r"no attribute 'commit_sync'$"):
         array.commit_sync  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_sizes_are_numbers_or_texts_everywhere(tmp_path: Path) -> None:
+    """`stream` and one option took a text, all others a number of bytes alone."""
+    array = shardcodec.create_array(tmp_path / "a", shape=(8,), chunks=(2,), shards=(4,), dtype="u1")
+    array[...] = 1
+    for name in ("index_cache", "cache", "cache_dir_bytes", "staging_nbytes"):
+        assert check({name: "2MiB"}) == {name: 2 << 20}
+    assert shardcodec.group_writes("1 MiB").max_bytes == 1 << 20
+    assert shardcodec.IndexCache("1MiB", max_chunk_bytes="3MB").max_bytes == 1 << 20
+    assert tools.Bounds(chunk_nbytes="64KiB", memory="1GiB") == tools.Bounds(
+        chunk_nbytes=1 << 16, memory=1 << 30
+    )
+    assert shardcodec.open_array(tmp_path / "a", index_cache="1MiB")[3] == 1
+    runs: dict[str, Callable[..., Any]] = {
+        "inspect": tools.inspect, "verify": tools.verify, "compact": tools.compact,
+        "repair": partial(tools.repair, dry_run=True), "convert": lambda path, **how: tools.convert(path, tmp_path / "b", shards=(8,), **how),
+    }  # fmt: skip
+    for run in runs.values():
+        run(tmp_path / "a", memory="64MiB")
+        with pytest.raises(ValueError, match="memory: expected a size such as 512MiB or 4GB, got 'much'"):
+            run(tmp_path / "a", memory="much")
 
 
 def test_docstrings_of_experimental_names_say_so() -> None:

@@ -189,7 +189,8 @@ def test_inner_chunk_that_does_not_fit_is_told_before_work_starts(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("memory", "error"), [(0, ValueError), (-5, ValueError), (1.5, TypeError), ("1MiB", TypeError)]
+    ("memory", "error"),
+    [(0, ValueError), (-5, ValueError), (1.5, TypeError), (b"1MiB", TypeError), ("much", ValueError)],
 )
 @pytest.mark.parametrize("work", [tools.verify, tools.repair, tools.compact])
 def test_wrong_memory_is_told(tmp_path: Path, work: Any, memory: Any, error: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ...arguments import checked
 from ...compat import is_zarrs_loop, on_zarrs_loop, submit, watch_deletions
+from ...readable import as_nbytes
 from . import active_buffer, set_active_buffer
 from .process_buffer import ProcessBuffer
 
@@ -281,8 +282,8 @@ class group_writes:  # noqa: N801  # used like a function
 
     Parameters
     ----------
-    max_bytes : int
-        Memory budget in bytes, for the decoded inner chunks with buffered elements. When it is exceeded, complete shards
+    max_bytes : int or str
+        Memory budget in bytes, or as ``"1GiB"``, for the decoded inner chunks with buffered elements. When it is exceeded, complete shards
         are stored first, then those not written for longest. Encoding takes memory of its own.
     flush_on_error : bool
         If an exception leaves the block, store what was assigned before it, as without the block. False drops it, except
@@ -319,7 +320,8 @@ class group_writes:  # noqa: N801  # used like a function
     """
 
     @checked
-    def __init__(self, max_bytes: int = 256 << 20, *, flush_on_error: bool = True) -> None:
+    def __init__(self, max_bytes: int | str = 256 << 20, *, flush_on_error: bool = True) -> None:
+        max_bytes = as_nbytes(max_bytes, "max_bytes")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
             raise TypeError(f"expected an int as max_bytes, got {type(max_bytes).__name__}")
         if max_bytes < 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...arguments import check_fields
-from ...readable import Fact, format_count, format_nbytes
+from ...readable import Fact, as_nbytes, format_count, format_nbytes
 from ..report import Record, Report
 
 __all__ = ["AccessCost", "AdviseReport", "Bounds", "Proposal", "Trial", "TrialAccess"]
@@ -24,11 +24,11 @@ class Bounds(Record):
 
     Parameters
     ----------
-    chunk_nbytes, shard_nbytes : int
+    chunk_nbytes, shard_nbytes : int or str
         Target size of an inner chunk, and largest size of a shard, without encoding, in bytes.
     max_files : int or None
         Maximum number of shards.
-    memory : int or None
+    memory : int, str or None
         Memory of a writer in bytes. It holds a shard without encoding and its encoded bytes.
     writers : int
         Number of writers that work at the same time, each on shards of its own.
@@ -49,6 +49,10 @@ class Bounds(Record):
     memory: int | None = None
     writers: int = 1
     ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_nbytes", "shard_nbytes", "memory"):
+            object.__setattr__(self, name, as_nbytes(getattr(self, name), name))
 
     def check(self) -> None:
         """Raise `TypeError` or `ValueError` for a field of another type, or out of range."""

@@ -18,6 +18,7 @@ from ...errors import ConflictError
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
+from ...readable import as_nbytes
 from ...storage.url_stores import is_url, placed_options
 from ..hierarchy import find_arrays
 from ..job_mark import MARK, has_claim, release
@@ -116,7 +117,7 @@ def convert(
     array: str | None = None,
     only_arrays: bool = False,
     verify: VerifyLevel = "none",
-    memory: int | None = None,
+    memory: int | str | None = None,
     threads: int | None = None,
     temp: str | os.PathLike[str] | None = None,
     job: str | os.PathLike[str] | None = None,
@@ -173,8 +174,8 @@ def convert(
     verify : {"none", "checksum", "full"}
         Read each new shard again: compare its checksums, or all its elements or encoded inner chunks with those that were
         written. The source is not read again.
-    memory : int, optional
-        Bytes of elements and encoded chunks to hold at a time. Default: a quarter of the memory of the machine, 8 GiB at
+    memory : int or str, optional
+        Bytes, such as ``"4GiB"``, of elements and encoded chunks to hold at a time. Default: a quarter of the memory of the machine, 8 GiB at
         most. A shard that does not fit is written piece by piece.
     threads : int, optional
         Number of threads. Default: the option ``threads``.
@@ -235,7 +236,7 @@ def convert(
     """
     storage_options = placed_options(storage_options, source, destination, like)
     source, destination = (absolute(place, storage_options) for place in (source, destination))
-    monitor = monitor or Monitor()
+    monitor, memory = monitor or Monitor(), as_nbytes(memory, "memory")
     cluster = chosen_cluster(dask, {"source": source, "destination": destination})
     if cluster is not None:
         if temp is not None:
@@ -400,7 +401,7 @@ def plan_convert(
     array: str | None = None,
     only_arrays: bool = False,
     verify: VerifyLevel = "none",
-    memory: int | None = None,
+    memory: int | str | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ConvertReport:
@@ -452,7 +453,9 @@ def plan_convert(
     new = NewHierarchy(destination, storage_options)
     new.check_free()
     choices = _choices(chunks, shards, access, codecs, like, storage_options)
-    plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
+    plan = make_plan(
+        tree, new, choices, options, memory=as_nbytes(memory, "memory"), verify=verify, n_workers=n_parts
+    )
     others = count_objects(tree.others, Monitor(), options.threads)
     _plan_file(plan, file, source, destination, storage_options, n_parts).write()
     return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)

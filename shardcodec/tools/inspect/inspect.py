@@ -18,6 +18,7 @@ import numpy as np
 from ...arguments import checked
 from ...format.byte_document import inner_codecs
 from ...format.spec import ChainSpec, ShardSpec
+from ...readable import as_nbytes
 from ...storage.store import LeftFolder
 from ..capped import Named
 from ..hierarchy import find_arrays
@@ -42,7 +43,7 @@ def inspect(
     array: str | None = None,
     spec: ShardSpec | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     dask: Any = None,
     fail_fast: bool = False,
     plot: str | os.PathLike[str] | None = None,
@@ -63,7 +64,7 @@ def inspect(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of threads. Default: the option ``threads``.
-    memory : int, optional
+    memory : int or str, optional
         Bytes of indexes to hold at a time; at least one index is held. Default: 64 MiB.
     dask : str, distributed.Client or bool, optional
         The workers of a cluster of dask read the indexes, see `convert`; `target` must be a path or a URL. `memory` and
@@ -110,7 +111,11 @@ def inspect(
         )
     if plot_axes is not None and plot is None:
         raise ValueError("plot_axes: expected `plot` (--plot), a file for the picture")
-    pool = ShardPool(target, spec, RunOptions(threads, memory, dask, storage_options, monitor or Monitor()))
+    pool = ShardPool(
+        target,
+        spec,
+        RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor()),
+    )
     left: list[LeftFolder] = []
     found = find_arrays(target, array=array, spec=spec, storage_options=storage_options, left=left)
     with pool:

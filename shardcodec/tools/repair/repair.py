@@ -23,6 +23,7 @@ from ...arguments import checked
 from ...errors import ShardError
 from ...format.spec import ShardSpec
 from ...options import Options, Order
+from ...readable import as_nbytes
 from ...storage.file_systems import is_inside
 from ...storage.url_stores import is_url, placed_options
 from ...storage.whole_file import put_file
@@ -65,7 +66,7 @@ def repair(
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     dask: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
@@ -108,8 +109,8 @@ def repair(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of shards at the same time. Default: the option ``threads``.
-    memory : int, optional
-        Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
+    memory : int or str, optional
+        Memory for indexes and data, in bytes or as ``"4GiB"``; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
     dask : str, distributed.Client or bool, optional
         The workers of a cluster of dask write the new hierarchy `to`, see `convert`; `target`, `to` and `copy` must be paths or
@@ -149,7 +150,7 @@ def repair(
     """
     to, copy = absolute_place(to), absolute_place(copy)
     storage_options = placed_options(storage_options, target, copy, to)
-    run = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    run = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())
     pool = ShardPool(target, spec, run, to=to, copy=copy)
     request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
     request.check()

@@ -22,6 +22,7 @@ from ...access.box_reader import Folder
 from ...arguments import checked
 from ...errors import ShardError, UnsupportedError
 from ...format.spec import ShardSpec
+from ...readable import as_nbytes
 from ...storage.url_stores import placed_options
 from ..capped import Capped
 from ..chunk_check import Level, LevelName
@@ -82,7 +83,7 @@ def verify(
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     dask: Any = None,
     fail_fast: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -126,7 +127,7 @@ def verify(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
         Number of threads. Default: the option ``threads``.
-    memory : int, optional
+    memory : int or str, optional
         Memory for indexes and data, in bytes: fewer threads and smaller blocks are used. By default a few MiB, an index and
         an inner chunk for each thread.
     dask : str, distributed.Client or bool, optional
@@ -165,7 +166,7 @@ def verify(
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
     storage_options = placed_options(storage_options, target, against)
-    options = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    options = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())
     with ExitStack() as stack:
         old = None if since is None else stack.enter_context(closing(old_manifest(os.fspath(since))))
         new = None if manifest is None else stack.enter_context(new_manifest(os.fspath(manifest)))
