@@ -188,6 +188,18 @@ def _unsigned(text: str) -> str:
     return kind + size + "".join("0" * n if part == "0" * (n - 2) + "80" else part for part in parts)
 
 
+def is_rounded(one: RandomArray, copy: Path, twin: Path) -> bool:
+    """Return True if floats differ by the rounding of a filter of differences.
+
+    In a chunk at the edge, elements outside of the array take part in the sums, and no rule says what they are.
+    """
+    if np.dtype(one.dtype).kind != "f" or "elta(" not in str(one.how.get("filters")):
+        return False
+    found, expected = (zarr.open_array(path, mode="r")[...] for path in (copy, twin))
+    bound = 64 * np.finfo(found.dtype).eps * np.abs(expected[np.isfinite(expected)]).max(initial=0)
+    return bool(np.allclose(found, expected, rtol=0, atol=bound, equal_nan=True))
+
+
 def outcome(work: Callable[[], Any]) -> str:
     """Return the bits of elements, or the class of the error."""
     try:
@@ -230,12 +242,11 @@ def check(folder: Path, seed: str) -> list[str]:
     try:
         for box, values in changes:
             written[box] = values
-    except ValueError as error:
-        if "endianness" not in str(error):
+    except (TypeError, ValueError) as error:
+        # zarr 3.1 has made a document without a byte order, which the specification demands; zarr 3.4 cannot change some arrays of bytes
+        if "endianness" not in str(error) and "Expected bytes, got numpy.ndarray" not in str(error):
             raise
-        return [
-            f"SKIP {error}"
-        ]  # zarr 3.1 has made a document without a byte order, which the specification demands
+        return [f"SKIP {error}"]
     after = outcome(lambda: zarr.open_array(twin, mode="r")[...])
     # zarr 3.1 stores bytes of any length in a wrong order behind a transpose
     of_numpy = outcome(lambda: changed(own[...], changes))
@@ -255,7 +266,7 @@ def check(folder: Path, seed: str) -> list[str]:
             for box, values in changes:
                 array[box] = values
             found = outcome(lambda copy=copy: zarr.open_array(copy, mode="r")[...])
-            if not is_same(found, after) and not is_same(found, of_numpy):
+            if not is_same(found, after) and not is_same(found, of_numpy) and not is_rounded(one, copy, twin):
                 wrong.append(f"{name}: after writes {changes}: expected {after[:300]}, got {found[:300]}")
         except Exception:
             wrong.append(f"{name}: {traceback.format_exc(limit=-5)}")

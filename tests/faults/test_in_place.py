@@ -140,7 +140,7 @@ class Shard(Scene):
             "expected no new key but a journal"
         )
         with shardcodec.open_shard(self.shard, None, self.spec, mode="r+") as shard:
-            shard.settle()
+            shard.roll_back()
         assert os.stat(self.shard).st_nlink == 1
         assert sorted(self.bytes) == files_below(self.folder / "a"), "the store must list no new key"
         if self.state() != before:

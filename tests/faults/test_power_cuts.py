@@ -69,7 +69,7 @@ def roll_back(array: zarr.Array[Any]) -> None:
     """Roll back the shard for readers other than shardcodec's, after a cut during an update in place."""
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     with shardcodec.open_shard(shard_path(array), None, spec, mode="r+") as shard:
-        shard.settle()
+        shard.roll_back()
 
 
 @pytest.mark.slow

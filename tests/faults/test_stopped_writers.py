@@ -127,7 +127,7 @@ def test_state_that_is_read_through_a_journal_has_the_version_of_the_old_state(t
     assert (inode, nbytes) == (scene.shard.stat().st_ino, len(scene.bytes["c/0/0"]))
     assert mtime == begun_ns(journal) != scene.shard.stat().st_mtime_ns
     with shardcodec.open_shard(scene.shard, None, scene.spec, mode="r+") as shard:
-        shard.settle()
+        shard.roll_back()
     assert version_of(scene) != before
 
 

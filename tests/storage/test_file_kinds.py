@@ -97,7 +97,7 @@ OPERATIONS: dict[str, Callable[[Any, Path], Any]] = {
     "change a shard": lambda array, path: shardcodec.open_shard(path, None, SPEC, mode="r+").write_chunks(
         [(0, 0)], np.zeros((1, 4, 3), "int32")
     ),
-    "settle": lambda array, path: shardcodec.open_shard(path, None, SPEC, mode="r+").settle(),
+    "settle": lambda array, path: shardcodec.open_shard(path, None, SPEC, mode="r+").roll_back(),
     "open_array": lambda array, path: shardcodec.open_array(Path(array.store.root))[2:5, 2:5],
     "ShardWriter": lambda array, path: stream(path),
     "ShardWriter.create": lambda array, path: ShardWriter.create(path, SPEC),
