@@ -349,16 +349,11 @@ class _ShardSurvey:
             here, there = np.zeros_like(whole), in_other
         if has_sizes:
             whole &= here
-        if not displaced.is_packed and not there.any() and not self._has_lost_bytes(displaced):
-            whole &= here
+        if not displaced.is_packed and not there.any():
             return None
         self.places[here] = entries[here]
         self.places[there] = moved[there]
         return displaced
-
-    def _has_lost_bytes(self, displaced: Displacement) -> bool:
-        """Return True if an index with a right checksum says that bytes are missing, so that a place that is not proved may be wrong."""
-        return displaced.kind is FindingKind.LOST_HEAD and self.spec.n_index_checksums > 0
 
     @property
     def _has_sizes_in_headers(self) -> bool:

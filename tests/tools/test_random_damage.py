@@ -32,12 +32,6 @@ def test_random_damage_of_random_arrays(tmp_path: Path) -> None:
     check_scenes(tmp_path, "fixed", 60)
 
 
-def test_lost_chunk_is_not_taken_for_an_old_one_at_the_other_place(tmp_path: Path) -> None:
-    """A cut removed a whole inner chunk. A cut at the head explained all others, and one among dead bytes in the place of the lost one."""
-    for name in ("2026-18-115", "2026-14-236"):
-        check_scene(tmp_path / name, Scene(name))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(20))
 def test_thousands_of_random_damages(tmp_path: Path, part: int) -> None:

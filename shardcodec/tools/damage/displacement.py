@@ -5,8 +5,7 @@
 A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
 lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
 before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
-whole chunks are possible, and those that leave no damaged chunk: a whole one may be an old one, among dead bytes. A chunk is
-proved if all of them put it in the same place.
+whole chunks are possible; a chunk is proved if all of them put it in the same place.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ __all__ = ["Displacement", "displacement_of", "drift_of", "has_all_chunks", "pro
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Pair = tuple[Flags, Flags]
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _FAR = 2**62  # behind the end of any file
 
@@ -145,17 +143,12 @@ def prove(
     ends, moved = offsets + sizes, offsets + shift
     if headers is None:
         cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(moved[live], 0)]))
-        n_whole = _n_left(cuts, ends[in_place], moved[in_other])
-        possible = cuts[(n_whole == n_whole.max()) | (n_whole == _n_left(cuts, ends[live], moved[live]))]
+        before, behind = np.sort(ends[in_place]), np.sort(moved[in_other])
+        n_whole = np.searchsorted(before, cuts, side="right") - np.searchsorted(behind, cuts, side="left")
+        possible = cuts[n_whole == n_whole.max()]
         return in_place & (ends <= possible.min()), in_other & (moved >= possible.max())
     is_before = offsets < offsets[live & ~headers[0]].min(initial=_FAR)
     is_behind = moved > moved[live & ~headers[1]].max(initial=-_FAR)
     last = offsets[live & is_before & ~np.isin(offsets, moved[live])].max(initial=-_FAR)
     first = moved[live & is_behind & ~np.isin(moved, offsets[live])].min(initial=_FAR)
     return in_place & (ends <= last) & (last < first), in_other & (moved >= first) & (last < first)
-
-
-def _n_left(cuts: Numbers, ends: Numbers, moved: Numbers) -> Numbers:
-    """Return how many chunks of those that end or begin at these bytes each cut leaves in the one place or the other."""
-    before = np.searchsorted(np.sort(ends), cuts, side="right")
-    return np.asarray(before + len(moved) - np.searchsorted(np.sort(moved), cuts, side="left"))
