@@ -196,7 +196,7 @@ def test_values_equal_those_written_beside_the_old_object(
             with kv.transaction(atomic=True) as together:
                 for key, value in changes.items():
                     if value is None:
-                        together.delete_sync(key)
+                        together.delete(key)
                     else:
                         together[key] = value
         twin = {k: v for k, v in (twin | changes).items() if v is not None}

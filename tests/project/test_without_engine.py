@@ -31,6 +31,7 @@ import sys
 import zarr  # and the packages that it imports
 for name in ("register_at_fork", "fork", "geteuid", "sched_getaffinity", "pread", "preadv", "pwrite", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK"):
     delattr(os, name)
+os.process_cpu_count = os.cpu_count  # as there: on Linux Python 3.13 asks for the affinity
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
 import shardcodec
