@@ -10,7 +10,7 @@
 #
 #   make PYTHON=python3.13 WHEEL_VERSION=3.11 test   tests the wheel of `make build` with 3.11: its ABI is for both
 
-# A build that cannot have the engine fails; pip makes the wheel without it (setup.py).
+# Without a compiler these builds fail. pip alone would build the wheel without the engine (setup.py).
 export SHARDCODEC_ENGINE ?= 1
 PYTHON ?= python3
 # Which tests: an expression of markers, and folders. Two processes run them; an idle one takes tests from the other.

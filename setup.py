@@ -10,9 +10,9 @@ SHARDCODEC_ABI3      "0": build for this interpreter only, not for the stable AB
 SHARDCODEC_SANITIZE  "address,undefined" or "thread": a build under that sanitizer.
 SHARDCODEC_DEBUG     "1": no optimisation, assertions on.
 SHARDCODEC_COVERAGE  "1": gcov instrumentation.
-SHARDCODEC_ENGINE    "0": a wheel for all platforms, without the engine: with it zarr does the work, and what zarr cannot do raises
-                     UnsupportedError. "1": an error where the engine cannot be built. Not set: a wheel with the engine where it can
-                     be built, else the other one. A build in place has the engine always.
+SHARDCODEC_ENGINE    "0": build the wheel without the engine, for all platforms; zarr does the work. "1": fail if the engine cannot
+                     be built. Not set: build the wheel without the engine if the engine cannot be built. A build in place
+                     always has the engine.
 
 Sanitizer and debug builds have the checks of csrc/base/sc_check.h: what is written is checked before, and read again.
 """
@@ -74,7 +74,7 @@ ABI3 = (
     and not sysconfig.get_config_var("Py_GIL_DISABLED")
 )
 ENGINE = switch("SHARDCODEC_ENGINE", "", ("", "0", "1"))
-# Modules of the wheel without the engine. Entry points of others, such as xarray's, would fail there.
+# Modules of the wheel without the engine.
 WITHOUT_ENGINE = {
     "shardcodec": {
         "__init__", "__main__", "_native", "arguments", "build_info", "cgroups", "compat", "errors", "mounts", "native",
@@ -82,6 +82,7 @@ WITHOUT_ENGINE = {
     },
     "shardcodec.cli": {"__init__", "early_stop"},
 }  # fmt: skip
+# The wheel without the engine has no module for this group.
 ENTRY_POINTS_OF_ENGINE = "xarray.backends"
 
 
@@ -313,7 +314,7 @@ def why_no_engine() -> str:
 
 
 def leave_engine_out(distribution: Distribution) -> None:
-    """Make the distribution that of every platform: the modules that work without the engine."""
+    """Reduce the distribution to the modules that work without the engine."""
     distribution.ext_modules = []
     distribution.packages = list(WITHOUT_ENGINE)
     distribution.package_data = {"shardcodec": ["py.typed"]}
@@ -325,9 +326,8 @@ class Build(build):
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.build_base = os.path.join("build", *map(fingerprint, self.distribution.ext_modules))
-        if not self.distribution.ext_modules:
-            self.build_base = os.path.join("build", "without-engine")
+        names = [fingerprint(ext) for ext in self.distribution.ext_modules] or ["without-engine"]
+        self.build_base = os.path.join("build", *names)
 
 
 class BuildExt(build_ext):
@@ -421,14 +421,11 @@ class BdistWheel(bdist_wheel):
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        is_editable = (
-            "editable_wheel" in self.distribution.commands
-        )  # of a developer, whose build must not go on without the engine
+        # The build of a developer must not go on without the engine.
+        is_editable = "editable_wheel" in self.distribution.commands
         if not is_editable and (why := why_no_engine()):
             leave_engine_out(self.distribution)
-            sys.stderr.write(
-                f"shardcodec: a wheel without the engine, which leaves all work to zarr: {why}\n"
-            )
+            sys.stderr.write(f"shardcodec: building the wheel without the engine: {why}\n")
 
     def write_wheelfile(self, wheelfile_base: str, *args: str, **named: str) -> None:
         super().write_wheelfile(wheelfile_base, *args, **named)

@@ -77,22 +77,22 @@ def _first_use(name: str) -> Any:
 
 
 def _stand_in(name: str, misfit: Exception) -> Any:
-    """Return what takes the place of a name whose module cannot be imported.
+    """Return a substitute for a name whose module cannot be imported.
 
-    Entry points continue with zarr's own code: zarr loads them in every process that opens an array, so they must not fail. What the
-    wheel for all platforms leaves out (setup.py) raises `UnsupportedError` when it is called, so a library can import it.
+    zarr loads the entry points in every process that opens an array, so their substitutes leave the work to zarr. In the wheel without
+    the engine (setup.py) all other substitutes raise `UnsupportedError` when they are called, so a library can import them.
 
     Raises
     ------
     ImportError
-        It is another name, and zarr has changed, or this package is not built.
+        The name has no substitute: zarr has changed, or this package is not built.
     """
-    from . import stand_in
+    from . import native, stand_in
 
     if name in stand_in.__all__:
         return getattr(stand_in, name)
     missing = getattr(misfit, "name", None) or ""
-    if isinstance(misfit, ModuleNotFoundError) and missing.startswith(f"{__name__}."):
+    if native.missing() and isinstance(misfit, ModuleNotFoundError) and missing.startswith(f"{__name__}."):
         from . import without_engine
 
         return without_engine.LeftOut(name)

@@ -42,7 +42,7 @@ MAX_LIST = 5000
 # A document with fewer characters has no such list: the shortest codec is {"name": "crc32c"}.
 LONG_DOCUMENT = 18 * MAX_LIST
 
-# Names of methods before the first release, and those that took their place.
+# Former names of methods, with their new names.
 FORMER_NAMES = {"get_selection": "read", "set_selection": "write", "settle": "roll_back"} | {
     f"{name}_sync": name
     for name in ("commit", "delete", "delete_range", "list", "read", "read_many", "write")
@@ -119,7 +119,7 @@ _of_fields: dict[type, dict[str, _Rule]] = {}
 
 
 class Renamed:
-    """Base of classes with `FORMER_NAMES`: the error for a former name says the new one."""
+    """Base of classes with renamed methods: the error for a former name names the new one."""
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 

@@ -1,9 +1,9 @@
-# stand_in.py - stand-ins for an incompatible zarr, and where there is no extension module
+# stand_in.py - a pipeline and a codec that leave all work to zarr
 # SPDX-License-Identifier: MIT
 """Stand-ins for the classes of shardcodec's entry points. They use only public names of zarr and leave all work to zarr.
 
-Without them, a zarr with changed internals could not open any array in a process where shardcodec is installed. The wheel for all
-platforms (setup.py) has them alone.
+Without them, a zarr with changed internals could not open any array in a process where shardcodec is installed. The wheel without
+the engine (setup.py) has no other pipeline.
 """
 
 from __future__ import annotations

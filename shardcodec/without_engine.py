@@ -1,8 +1,8 @@
-# without_engine.py - the public names where there is no extension module
+# without_engine.py - public names on platforms without the engine
 # SPDX-License-Identifier: MIT
-"""`enable`, `disable` and `open_arrays` where the extension module is missing, and a class for all that needs it.
+"""`enable`, `disable` and `open_arrays` without the extension module; `LeftOut` for the names that need it.
 
-A library can depend on shardcodec and call `enable` on every platform: where the engine is missing, zarr does the work.
+A library can depend on shardcodec and call `enable` on every platform. Without the engine, zarr does the work.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["LeftOut", "disable", "enable", "open_arrays"]
 def enable(
     *, children: bool = True, client: Any = None, **defaults: Unpack[OptionChoices]
 ) -> AbstractContextManager[None]:
-    """Check the arguments, warn once with the reason, and leave zarr's pipeline in place, here and in the workers of a client.
+    """Check the arguments and warn once with the reason. zarr's pipeline stays, also in the workers of a client.
 
     Parameters
     ----------
     children, client
-        As of `shardcodec.enable`; nothing is set in children and workers.
+        As for `shardcodec.enable`. Nothing is set in child processes and workers.
     **defaults
-        Options, see `Options`. With ``strict=True`` the reason is an error in place of the warning.
+        Options, see `Options`. ``strict=True`` raises the reason instead of a warning.
 
     Returns
     -------
@@ -67,11 +67,11 @@ def open_arrays() -> OpenArrays:
     arrays = {
         OpenArray(name, type(pipeline).__name__, False, why) for name, pipeline in pipelines_of_arrays()
     }
-    return OpenArrays(sorted(arrays), "off: there is no extension module")
+    return OpenArrays(sorted(arrays), "off: the extension module is missing")
 
 
 class LeftOut(type):
-    """A public name that needs the engine: it can be imported and used as a type, its attributes too, and its call raises.
+    """Substitute for a public name that needs the engine. It can be imported and used as a type; calls raise `UnsupportedError`.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ __all__ = ["BoundStore", "ShardedKeyValueStore"]
 
 T = TypeVar("T")
 
-# Below the method `list`, its class cannot name the type.
+# The method `list` hides the type in the annotations of later methods.
 Keys: TypeAlias = list[bytes]
 Results: TypeAlias = list[ReadResult]
 

@@ -63,7 +63,7 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     done = build(tree, folder)
     assert done.returncode == 0, done.stderr
-    assert "shardcodec: a wheel without the engine, which leaves all work to zarr" in done.stderr
+    assert "shardcodec: building the wheel without the engine: " in done.stderr
     assert "shardcodec needs a C compiler" in done.stderr
     return folder / done.stdout.splitlines()[-1]
 

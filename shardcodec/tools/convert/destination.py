@@ -36,8 +36,8 @@ __all__ = ["NewArray", "ShardState"]
 class ShardState(Record):
     """The identity of a stored shard: its size, 0 without an object; the state of its file or entity tag, if the store has one.
 
-    `index_crc` is the checksum of the index, its own first: behind the entries it would make one number of all indexes. None for a
-    chunk that is not a shard.
+    `index_crc` is the CRC-32C of the stored checksum of the index, followed by the entries. In the stored order it would be the same
+    number for all indexes. None for a chunk that is not a shard.
     """
 
     nbytes: int
