@@ -189,9 +189,9 @@ def _unsigned(text: str) -> str:
 
 
 def is_rounded(one: RandomArray, copy: Path, twin: Path) -> bool:
-    """Return True if floats differ by the rounding of a filter of differences.
+    """Return True if floats differ by the rounding of the filter Delta alone.
 
-    In a chunk at the edge, elements outside of the array take part in the sums, and no rule says what they are.
+    Its sums include the elements of an edge chunk that lie outside of the array. The specification does not say what these are.
     """
     if np.dtype(one.dtype).kind != "f" or "elta(" not in str(one.how.get("filters")):
         return False
