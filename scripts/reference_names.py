@@ -81,6 +81,8 @@ def types_in(thing: Any) -> Iterator[type]:
         return
     for base in filter(is_ours, thing.__mro__):
         scope = vars(sys.modules[base.__module__])
+        for item in map(get_args, vars(base).get("__orig_bases__", ())):  # as of tuple[OpenArray, ...]
+            yield from (kind for part in item for kind in classes_in(part, scope))
         for name, hint in inspect.get_annotations(base).items():
             yield from classes_in(hint, scope) if is_for_callers(thing, name) else ()
     for name, value in inspect.getmembers_static(thing):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .access.array import Array, create_array, open_array
     from .access.buffer.group_writes import group_writes
-    from .access.documents import Attributes
     from .access.encode_decode import decode, encode
     from .access.index_scan import ChunkState
     from .access.prefetch import Prefetch
@@ -37,13 +36,12 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from .format.spec import ChainSpec, ShardSpec
-    from .live.stream import Stream, StreamGroup, StreamStats, stream
+    from .live.stream import Stream, stream
     from .live.tail import tail
     from .options import Options, options
-    from .readable import OpenArray, OpenArrays
     from .storage.indexes import IndexCache
     from .zarr_plugin.attach import attach
-    from .zarr_plugin.chunk_state import chunk_state, iter_existing
+    from .zarr_plugin.chunk_state import chunk_state
     from .zarr_plugin.codec import ShardingCodec
     from .zarr_plugin.enable import disable, enable
     from .zarr_plugin.open_arrays import open_arrays, stats
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
-    "Attributes",
     "ChainSpec",
     "ChecksumError",
     "ChunkState",
@@ -61,8 +58,6 @@ __all__ = [
     "LockError",
     "LockScopeError",
     "LockScopeWarning",
-    "OpenArray",
-    "OpenArrays",
     "Options",
     "Prefetch",
     "Shard",
@@ -79,8 +74,6 @@ __all__ = [
     "Stream",
     "StreamError",
     "StreamFullError",
-    "StreamGroup",
-    "StreamStats",
     "UnsupportedError",
     "attach",
     "build_info",
@@ -91,7 +84,6 @@ __all__ = [
     "enable",
     "encode",
     "group_writes",
-    "iter_existing",
     "open_array",
     "open_arrays",
     "open_shard",
@@ -104,7 +96,6 @@ __all__ = [
 # The module of each name.
 MODULES: dict[str, str] = {
     "Array": ".access.array",
-    "Attributes": ".access.documents",
     "ChainSpec": ".format.spec",
     "ChecksumError": ".errors",
     "ChunkState": ".access.index_scan",
@@ -114,8 +105,6 @@ MODULES: dict[str, str] = {
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
-    "OpenArray": ".readable",
-    "OpenArrays": ".readable",
     "Options": ".options",
     "Prefetch": ".access.prefetch",
     "Shard": ".access.shard",
@@ -132,8 +121,6 @@ MODULES: dict[str, str] = {
     "Stream": ".live.stream",
     "StreamError": ".errors",
     "StreamFullError": ".errors",
-    "StreamGroup": ".live.stream",
-    "StreamStats": ".live.stream",
     "UnsupportedError": ".errors",
     "attach": ".zarr_plugin.attach",
     "build_info": ".build_info",
@@ -144,7 +131,6 @@ MODULES: dict[str, str] = {
     "enable": ".zarr_plugin.enable",
     "encode": ".access.encode_decode",
     "group_writes": ".access.buffer.group_writes",
-    "iter_existing": ".zarr_plugin.chunk_state",
     "open_array": ".access.array",
     "open_arrays": ".zarr_plugin.open_arrays",
     "open_shard": ".access.shard",

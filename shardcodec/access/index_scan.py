@@ -202,14 +202,6 @@ class ShardGrid:
         place = tuple(slice(b - f, e - f) for f, b, e in zip(self.first, begin, end, strict=True))
         return place, block[part]
 
-    def existing(self, shard: Ints, sizes: Sizes) -> Iterator[tuple[Ints, int]]:
-        """Yield (coordinates, size in bytes) of each existing inner chunk of a shard in the region."""
-        place, block = self.block(shard, sizes)
-        offsets = [p.start + f for p, f in zip(place, self.first, strict=True)]
-        for at in np.argwhere(block != ABSENT):
-            coords = tuple(int(i) + o for i, o in zip(at, offsets, strict=True))
-            yield coords, int(block[tuple(at)])
-
     def collect(self) -> tuple[Sizes, ChunkState]:
         """Return the array of sizes, and a result without existing inner chunks that refers to this array."""
         sizes = np.zeros(self.shape, dtype=np.uint64)

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, KeyRange, ReadResult, Stamp
-from .spec import StoreSpec
-from .store import BoundStore, ShardedKeyValueStore
+from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, KeyRange, ReadResult
+from .store import ShardedKeyValueStore
 from .transaction import Transaction
 
 __all__ = [
@@ -14,12 +13,9 @@ __all__ = [
     "NO_VALUE",
     "PENDING",
     "UNNAMED",
-    "BoundStore",
     "ConflictError",
     "KeyRange",
     "ReadResult",
     "ShardedKeyValueStore",
-    "Stamp",
-    "StoreSpec",
     "Transaction",
 ]

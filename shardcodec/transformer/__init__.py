@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from .keys import KeyLayout
 from .legacy_2022.open import open_2022
 from .mapping import ChunkMapping
-from .store import INDEX_2022, ShardingStorageTransformer
+from .store import ShardingStorageTransformer
 
 __all__ = [
-    "INDEX_2022",
     "ChunkMapping",
     "KeyLayout",
     "ShardingStorageTransformer",

@@ -1,6 +1,6 @@
 # chunk_state.py - `chunk_state`: which inner chunks of a zarr array exist
 # SPDX-License-Identifier: MIT
-"""`shardcodec.chunk_state` and `shardcodec.iter_existing`.
+"""`shardcodec.chunk_state`.
 
 Only the indexes of the shards are read. The engine's threads read local files, many in one native call. Other stores get
 concurrent requests, only for shards that a listing shows.
@@ -34,7 +34,7 @@ from ..storage.object_names import zarr_keys
 from ..storage.sidecar import Sidecar
 from ..storage.url_stores import target_name
 
-__all__ = ["chunk_state", "iter_existing"]
+__all__ = ["chunk_state"]
 
 # From this number of shards on, the store is listed first, because absent shards then need no request.
 LISTING_SHARDS = 64
@@ -84,7 +84,7 @@ def chunk_state(
     -------
     ChunkState
         Its arrays ``exists`` and ``nbytes`` have one element for each inner chunk that the region touches, in the shape of
-        the grid. Together they take nine bytes for each; `iter_existing` does not need this memory.
+        the grid. Together they take nine bytes for each; a large array can be examined region by region.
 
     Raises
     ------
@@ -116,54 +116,6 @@ def chunk_state(
             state.exists[place] = block != ABSENT
             sizes[place] = np.where(block == ABSENT, 0, block)
     return state
-
-
-@names_array(target_name)
-@checked
-def iter_existing(
-    array: Any,
-    path: str = "",
-    region: Any = None,
-    *,
-    progress: Progress | None = None,
-    threads: int | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield coordinates and encoded size of each existing inner chunk, shard by shard.
-
-    Memory is bounded for arrays of any size.
-
-    Parameters
-    ----------
-    array, path, region, progress, threads, cache, storage_options
-        As for `chunk_state`.
-
-    Yields
-    ------
-    coords : tuple of int
-        Coordinates of the inner chunk in the grid of the array.
-    nbytes : int
-        Its encoded size in bytes.
-
-    Raises
-    ------
-    FileNotFoundError, SpecError, UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
-        As for `chunk_state`.
-
-    Examples
-    --------
-    >>> [coords for coords, nbytes in shardcodec.iter_existing("a.zarr")]
-    [(0, 0), (0, 1), (1, 0), (1, 1)]
-    """
-    scan = _RegionScan(readable_at(array, storage_options), path, region, threads, cache)
-
-    def existing() -> Iterator[tuple[tuple[int, ...], int]]:
-        for shards, rows in scan.run(progress):
-            for shard, numbers in zip(shards, rows, strict=True):
-                yield from scan.grid.existing(shard, numbers)
-
-    return existing()
 
 
 class _RegionScan:

@@ -191,9 +191,7 @@ def test_wrong_mode_names_the_array(tmp_path: Path, mode: Any) -> None:
     assert str(caught.value).startswith(f"array {str(tmp_path / 'needle.zarr/heat0')!r}: ")
 
 
-@pytest.mark.parametrize(
-    "opens", [shardcodec.chunk_state, shardcodec.iter_existing, tools.verify, tools.inspect]
-)
+@pytest.mark.parametrize("opens", [shardcodec.chunk_state, tools.verify, tools.inspect])
 def test_other_functions_name_the_array_with_a_damaged_document(
     tmp_path: Path, opens: Callable[[Any], Any]
 ) -> None:

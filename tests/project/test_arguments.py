@@ -84,7 +84,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "decode": (shardcodec.decode, {"buffer": shardcodec.encode(VALUES_OF_ARRAY, SPEC), "spec": SPEC}),
     "group_writes": (shardcodec.group_writes, {}),
     "chunk_state": (shardcodec.chunk_state, {"array": "group.zarr/wind"}),
-    "iter_existing": (shardcodec.iter_existing, {"array": "group.zarr/wind"}),
     "IndexCache": (shardcodec.IndexCache, {"max_bytes": 100}),
     "ShardOrder": (
         shardcodec.ShardOrder,

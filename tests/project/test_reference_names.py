@@ -1,6 +1,6 @@
 # test_reference_names.py - the reference has the types that public functions return
 # SPDX-License-Identifier: MIT
-"""A public function returns an exported type, and a type in a field of a result has an entry of its own in the reference."""
+"""A public function returns an exported type or one that callers only read. A type that is not exported has an entry of its own."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ PARSED = {
     "shardcodec.format.codec_classes.Codec",
     "shardcodec.format.codec_classes.RegistryPackBits",
     "shardcodec.format.codecs.Sharding",
+}
+# Callers read these or call their methods; nobody makes one or asks for its type.
+READ = {
+    "shardcodec.access.documents.Attributes",
+    "shardcodec.kv.keys.Stamp",
+    "shardcodec.kv.store.BoundStore",
+    "shardcodec.live.stream.StreamGroup",
+    "shardcodec.live.stream.StreamStats",
+    "shardcodec.readable.OpenArray",
+    "shardcodec.readable.OpenArrays",
 }
 
 
@@ -57,13 +67,13 @@ def test_results_are_found() -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_type_of_a_result_is_exported(name: str) -> None:
-    missing = {dotted(kind) for kind in results(PUBLIC[name])} - EXPORTED - PARSED
+    missing = {dotted(kind) for kind in results(PUBLIC[name])} - EXPORTED - PARSED - READ
     assert not missing, f"export the types that {name} returns, or give them a name that begins with _"
 
 
 def test_every_type_in_a_result_has_an_entry_with_a_docstring() -> None:
     entries = {name for module in NAMES["MODULES"] for name in NAMES["unexported_types"](module)}
-    assert dotted(ShardFindings) in entries and entries >= PARSED
+    assert dotted(ShardFindings) in entries and entries >= PARSED | READ
     for name in entries:
         module, _, kind = name.rpartition(".")
         assert inspect.getdoc(getattr(__import__(module, fromlist=["*"]), kind)), name

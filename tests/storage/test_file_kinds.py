@@ -153,7 +153,7 @@ def test_node_as_metadata_is_refused(array: Any, tmp_path: Path) -> None:
     metadata = Path(array.store.root) / "zarr.json"
     metadata.unlink()
     os.mkfifo(metadata)
-    for read in (shardcodec.open_array, shardcodec.chunk_state, shardcodec.iter_existing):
+    for read in (shardcodec.open_array, shardcodec.chunk_state):
         with pytest.raises(ShardFileError, match="FIFO"):
             read(metadata.parent)
 
@@ -289,7 +289,6 @@ def test_loop_of_links_is_an_error(array: Any, locking: str) -> None:
         lambda path: Sidecar(path, "", 1),
         shardcodec.chunk_state,
         lambda path: shardcodec.chunk_state(Path(path).parent, Path(path).name),
-        lambda path: list(shardcodec.iter_existing(path)),
         open_2022,
         lambda path: open_2022(Path(path).parent, path=Path(path).name),
         lambda path: convert_2022(path, path.split("\0")[0] + "new"),

@@ -71,8 +71,7 @@ def check_reads(url: str, options: dict[str, Any] | None) -> None:
     state = shardcodec.chunk_state(url, storage_options=options)
     assert state.exists.shape == (4, 6)
     assert state.exists.all()
-    n = len(list(shardcodec.iter_existing(folder, name, storage_options=options)))
-    assert n == 24
+    assert shardcodec.chunk_state(folder, name, storage_options=options).exists.sum() == 24
     spec = shardcodec.ShardSpec.from_metadata(reader_metadata())
     for where in ((url, "c/1/0"), (f"{url}/c/1/0", None)):
         with shardcodec.open_shard(*where, spec, storage_options=options) as shard:

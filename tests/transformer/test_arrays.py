@@ -15,7 +15,8 @@ from spec_json import CHECKED_INDEX, sharding
 from transformer_stores import KINDS, PROTOTYPE, below, buffer, keys, value
 from zarr.storage import MemoryStore
 
-from shardcodec.transformer import INDEX_2022, KeyLayout, ShardingStorageTransformer
+from shardcodec.transformer import KeyLayout, ShardingStorageTransformer
+from shardcodec.transformer.store import INDEX_2022
 
 
 @pytest.mark.parametrize("kind", KINDS)
