@@ -48,6 +48,9 @@ FORMER_NAMES = {"get_selection": "read", "set_selection": "write", "settle": "ro
     for name in ("commit", "delete", "delete_range", "list", "read", "read_many", "write")
 }
 
+# Former names of parameters of tools, with what takes their place.
+FORMER_PARAMETERS = {"n_parts": "parts"}
+
 # Values may be large or hostile, so messages quote only a short part of them.
 _repr = reprlib.Repr()
 _repr.maxlevel = 3
@@ -82,6 +85,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     code = function.__code__  # type: ignore[attr-defined]
     positional = code.co_varnames[: code.co_argcount]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     rules: dict[str, _Rule] | None = None
 
     @functools.wraps(function)
@@ -95,6 +99,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in kwargs.items():
             if name in rules:
                 rules[name].check(name, value)
+            elif name in FORMER_PARAMETERS and name not in names:
+                raise TypeError(
+                    f"{name}: {code.co_name} has no such parameter: it is {FORMER_PARAMETERS[name]} now"
+                )
         return function(*args, **kwargs)
 
     return call

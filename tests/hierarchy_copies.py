@@ -226,7 +226,7 @@ def copies_of(one: Hierarchy) -> Iterator[Copy]:
         )
     yield Copy("repair --to", lambda to: repair(whole, to=to))
     torn, of_torn = damaged(one, "torn", chunks=True)
-    yield Copy("repair --from", lambda to: repair(torn, to=to, copy=whole), lost=of_torn)
+    yield Copy("repair --copy", lambda to: repair(torn, to=to, copy=whole), lost=of_torn)
     yield Copy("repair --backup", lambda to: repaired_in_place(torn, to, whole), lost=of_torn)
     if one.is_consolidated and not one.is_stale:
         old, lost = damaged(one, "old", chunks=False)
@@ -320,7 +320,7 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
     left = {each.name for each in report.left_arrays} | {each.name for each in report.others.left}
     found = list(differences(one.whole, new, copy.takes))
     is_in_place = copy.name == "repair --backup"
-    if copy.name == "repair --from" or is_in_place:  # the report says that it looks for no chunks of these
+    if copy.name == "repair --copy" or is_in_place:  # the report says that it looks for no chunks of these
         found = [
             each
             for each in found

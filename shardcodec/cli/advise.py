@@ -38,13 +38,11 @@ ROWS = {
     ),
     "shape": Flag("Shape of a new array.", metavar="N,N,..."),
     "dtype": Flag("Data type of a new array.", metavar="TYPE"),
-    "chunk_size": Flag(
+    "chunks": Flag(
         "Target of an inner chunk, decoded.", metavar="SIZE", parser=parse_nbytes, show_default="1MiB"
     ),
-    "shard_size": Flag("Largest shard, decoded.", metavar="SIZE", parser=parse_nbytes, show_default="512MiB"),
+    "shards": Flag("Largest shard, decoded.", metavar="SIZE", parser=parse_nbytes, show_default="512MiB"),
     "max_files": Flag("Shards at most.", metavar="N", min=1),
-    "writers": Flag("Writers at the same time.", metavar="N", min=1),
-    "ratio": Flag("Expected compression ratio.", metavar="R", min=0.01),
     "measure": Flag("Measure the best two on a sample of PATH.", "--try"),
 }
 
@@ -55,11 +53,9 @@ def _propose(
     access: Sequence[str],
     shape: str | None = None,
     dtype: str = "uint16",
-    chunk_size: int = 1 << 20,
-    shard_size: int = 512 << 20,
+    chunks: int = 1 << 20,
+    shards: int = 512 << 20,
     max_files: int | None = None,
-    writers: int = 1,
-    ratio: float = 1.0,
     measure: bool = False,
     array: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -72,14 +68,7 @@ def _propose(
         raise BadParameter("expected PATH or --shape, and not both")
     if measure and target is None:
         raise BadParameter("--try: expected PATH, an array with the data of the sample")
-    bounds = Bounds(
-        chunk_nbytes=chunk_size,
-        shard_nbytes=shard_size,
-        max_files=max_files,
-        memory=memory,
-        writers=writers,
-        ratio=ratio,
-    )
+    bounds = Bounds(chunk_nbytes=chunks, shard_nbytes=shards, max_files=max_files, memory=memory)
     if target is None:
         sizes, kind, found, present = _shape(shape or ""), _dtype(dtype), None, None
         names: Sequence[str | None] = ()

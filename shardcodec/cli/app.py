@@ -5,17 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from . import VERSION_LINE
 from .advise import advise
 from .convert import convert, plan, run_part, status
-from .doctor import doctor
 from .enable import disable, enable
 from .exit_code import ExitCode
-from .inspect import inspect
+from .inspect import doctor, inspect
 from .rewrite import compact, repair
 from .verify import verify
 
@@ -61,9 +61,35 @@ COMMANDS = (
     verify,
 )
 
+# Former flags, and what takes their place; for one release.
+FORMER_FLAGS = {
+    "--chunk-size": "was renamed: use --chunks",
+    "--env": "was renamed: use --for env",
+    "--from": "was renamed: use --copy",
+    "--in-place": "was removed: --backup DIR repairs in place",
+    "--index-crc": "was removed: --to gives every index a checksum",
+    "--output": "was removed: give the file of the plan after the destination",
+    "--shard-size": "was renamed: use --shards",
+    "--system": "was renamed: use --for system",
+    "--user": "was renamed: use --for user",
+    "-o": "was removed: give the file of the plan after the destination",
+}
+
+
+class _Command(TyperCommand):  # type: ignore[misc]
+    """A command that names what takes the place of a former flag."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+        for name in (arg.partition("=")[0] for arg in args):
+            if name in FORMER_FLAGS and name not in known:
+                raise typer.BadParameter(f"{name} {FORMER_FLAGS[name]}")
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
 for _command in COMMANDS:
-    app.command(_command.__name__.replace("_", "-"))(_command)
-app.command("reshard", hidden=True)(convert)  # another name of convert
+    app.command(_command.__name__.replace("_", "-"), cls=_Command)(_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,23 +2,21 @@
 # SPDX-License-Identifier: MIT
 """The command `convert`, which converts arrays to shards, and `plan`, `run-part` and `status`: several processes share a conversion.
 
-`shardcodec plan convert` plans the same as `shardcodec convert` for them.
+`shardcodec plan` plans the same as `shardcodec convert` for them.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 
 from ..readable import format_count
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
-from ..tools.convert.cost import Prices
 from ..tools.convert.report import ConvertedArray, table_lines
 from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status
 from .exit_code import ExitCode
-from .flags import FLAGS, KEEP_WRITING, Flag, Rows
+from .flags import KEEP_WRITING, Flag, Rows
 from .tool_command import Run, command
 
 __all__ = ["convert", "plan", "run_part", "status"]
@@ -27,10 +25,6 @@ CONVERT_ROWS: Rows = {
     "temp": Flag("A new folder for an intermediate array, where it saves reads.", metavar="FOLDER"),
     "job": Flag("Make it resumable: a new file for the plan; the ledger is beside it.", metavar="FILE"),
     "resume": Flag("Go on with the job in --job FILE, or begin it if there is none."),
-    "prices": {
-        "price_get": Flag("Price of 1,000 reads, for --dry-run.", metavar="X", min=0, kind=float),
-        "price_put": Flag("Price of 1,000 writes, for --dry-run.", metavar="X", min=0, kind=float),
-    },
     "fail_fast": KEEP_WRITING,
 }
 
@@ -51,16 +45,14 @@ def convert(run: Run) -> ExitCode:
         shardcodec convert images.zarr copy.zarr --dask local:2
     """
     _check_choice(run)
-    given, prices = run.given, None
-    if given["price_get"] is not None or given["price_put"] is not None:
-        prices = Prices(given["price_get"] or 0.0, given["price_put"] or 0.0)
+    given = run.given
     arrays: list[ConvertedArray] = []
 
     def array_lines(done: ConvertedArray) -> Iterable[str]:
         arrays.append(done)
         return done.lines()
 
-    report = run.report(array_lines, lambda report: [*table_lines(arrays), *report.lines()], prices=prices)
+    report = run.report(array_lines, lambda report: [*table_lines(arrays), *report.lines()])
     if given["dry_run"] or report.is_complete:
         return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
     return ExitCode.FAILED if given["job"] is None and given["dask"] is None else ExitCode.INCOMPLETE
@@ -72,19 +64,9 @@ def _check_choice(run: Run) -> None:
         raise ValueError("expected one of --array and --only, got both")
 
 
-class Operation(enum.StrEnum):
-    """The commands that `plan` can prepare."""
-
-    CONVERT = "convert"
-
-
 PLAN_ROWS: Rows = {
-    "source": {
-        "operation": Flag("What is planned: convert.", metavar="OPERATION", kind=Operation),
-        "source": FLAGS["source"],
-    },
-    "file": Flag("The new file of the plan.", "-o", "--output", metavar="FILE"),
-    "n_parts": Flag("Number of parts.", "--parts", metavar="N", min=1, default=1),
+    "file": Flag("The new file of the plan.", metavar="FILE"),
+    "parts": Flag("Number of parts.", metavar="N", min=1),
 }
 
 
@@ -96,11 +78,11 @@ def plan(run: Run) -> ExitCode:
 
     Example:
 
-        shardcodec plan convert images.zarr shards.zarr --parts 4 -o plan.json
+        shardcodec plan images.zarr shards.zarr plan.json --parts 4
     """
     _check_choice(run)
     report = run.report()
-    shards, parts = format_count(report.n_shards, "shard"), format_count(run.given["n_parts"], "part")
+    shards, parts = format_count(report.n_shards, "shard"), format_count(run.given["parts"], "part")
     run.output.text([f"{shards} in {parts}: {run.given['file']}"])
     return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
 

@@ -100,21 +100,21 @@ def _own_text(path: str) -> str | None:
     return text
 
 
-EnvOption = Annotated[
-    bool, Option("--env", help="All programs of this environment (the default): <sys.prefix>/etc/zarr.")
+ScopeOption = Annotated[
+    Scope,
+    Option(
+        "--for",
+        help="All programs of this environment (<sys.prefix>/etc/zarr), user (~/.config/zarr) or machine (/etc/zarr).",
+    ),
 ]
-UserOption = Annotated[bool, Option("--user", help="All programs of this user: ~/.config/zarr.")]
 DryRunOption = Annotated[bool, Option("--dry-run", help=DRY_RUN)]
-SystemOption = Annotated[bool, Option("--system", help="All programs of this machine: /etc/zarr.")]
 
 
 def enable(
     choices: Annotated[
         list[str] | None, Argument(metavar="[NAME=VALUE]...", help="Options, such as threads=4.")
     ] = None,
-    env: EnvOption = False,
-    user: UserOption = False,
-    system: SystemOption = False,
+    scope: ScopeOption = Scope.ENV,
     dry_run: DryRunOption = False,
 ) -> None:
     """Let all programs of an environment use shardcodec, without a line of code.
@@ -127,7 +127,7 @@ def enable(
     """
 
     def work(monitor: Monitor) -> ExitCode:
-        scope, text = _scope(env=env, user=user, system=system), _text_of(_options_from(choices or []))
+        text = _text_of(_options_from(choices or []))
         _check_entry_point()
         path = path_of(scope)
         old = _own_text(path)
@@ -147,9 +147,7 @@ def enable(
 
 
 def disable(
-    env: EnvOption = False,
-    user: UserOption = False,
-    system: SystemOption = False,
+    scope: ScopeOption = Scope.ENV,
     dry_run: DryRunOption = False,
 ) -> None:
     """Remove the file that `shardcodec enable` has written.
@@ -160,7 +158,7 @@ def disable(
     """
 
     def work(monitor: Monitor) -> ExitCode:
-        path = path_of(_scope(env=env, user=user, system=system))
+        path = path_of(scope)
         if _own_text(path) is None:
             print(f"{path} is not there")
         elif dry_run:
@@ -171,13 +169,6 @@ def disable(
         return ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
-
-
-def _scope(*, env: bool, user: bool, system: bool) -> Scope:
-    chosen = [scope for scope, is_chosen in zip(Scope, (env, user, system), strict=True) if is_chosen]
-    if len(chosen) > 1:
-        raise ValueError(f"expected one of --env, --user and --system, got --{' and --'.join(chosen)}")
-    return chosen[0] if chosen else Scope.ENV
 
 
 def _options_from(choices: list[str]) -> dict[str, Any]:

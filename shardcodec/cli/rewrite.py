@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterator
 from ..readable import fact_lines
 from ..tools.compact import compact as compact_shards
 from ..tools.compact_report import CompactedShard
-from ..tools.repair.repair import IN_PLACE_ON_DASK
 from ..tools.repair.repair import repair as repair_shards
 from ..tools.repair.report import RepairedShard
 from .exit_code import ExitCode
-from .flags import Flag, Rows, parse_share
+from .flags import Flag, parse_share
 from .tool_command import Run, command
 
 __all__ = ["compact", "repair"]
 
-REPAIR_ROWS: Rows = {
+REPAIR_ROWS = {
     "to": Flag("Write the repaired hierarchy here.", metavar="NEW"),
-    "backup": {
-        "in_place": Flag("Replace damaged shards; needs --backup.", kind=bool, default=False),
-        "backup": Flag("Folder for the old objects of a repair in place.", metavar="DIR"),
-    },
-    "copy": Flag("Take what is damaged from this copy, in any layout.", "--from", metavar="COPY"),
+    "backup": Flag(
+        "Repair in place: replace damaged shards, after a copy of each to this folder.", metavar="DIR"
+    ),
+    "copy": Flag("Take what is damaged from this copy, in any layout.", metavar="COPY"),
     "order": Flag(
         "Order of inner chunks in shards whose index is lost, if you know it.", metavar="ORDER", kind=str
     ),
@@ -36,20 +34,15 @@ def repair(run: Run) -> ExitCode:
     """Repair damaged shards: keep what is whole, take the rest from a copy, say what is lost.
 
     Stop all writers first. The only copy of a shard is never changed: the result is a new hierarchy (--to), or each old
-    object is copied to a backup before it is replaced (--in-place --backup). The exit code is 1 if something is lost; with
+    object is copied to a backup before it is replaced (--backup). The exit code is 1 if something is lost; with
     --dry-run, if something is damaged; and if the metadata of an array cannot be read.
 
     Example:
 
         shardcodec repair images.zarr --to repaired.zarr --dry-run
     """
-    in_place, dry_run = run.given["in_place"], run.given["dry_run"]
-    if in_place and run.given["dask"] is not None:
-        raise ValueError(IN_PLACE_ON_DASK)
-    if in_place != (run.given["backup"] is not None) and not dry_run:
-        raise ValueError("--in-place needs --backup DIR, and --backup needs --in-place")
     report = run.report(_shard_lines(run))
-    is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
+    is_clean = not report.n_damaged if report.dry_run else report.n_restored == report.n_damaged
     return ExitCode.CLEAN if is_clean and not report.n_unreadable else ExitCode.FINDINGS
 
 
@@ -60,14 +53,13 @@ COMPACT_ROWS = {
     "order": Flag(
         "Order of inner chunks: morton, lexicographic or colexicographic.", metavar="ORDER", kind=str
     ),
-    "index_crc": Flag("Add a checksum to indexes that have none; needs --to."),
-    "to": Flag("Write a new hierarchy; PATH is not changed.", metavar="NEW"),
+    "to": Flag("Write a new hierarchy, whose indexes have checksums; PATH is not changed.", metavar="NEW"),
 }
 
 
 @command(compact_shards, COMPACT_ROWS)
 def compact(run: Run) -> ExitCode:
-    """Pack shards: remove dead bytes, order inner chunks, add index checksums. Nothing is decoded.
+    """Pack shards: remove dead bytes, order inner chunks, add index checksums (--to). Nothing is decoded.
 
     Each shard is replaced in one step, or written to a new hierarchy (--to). The exit code is 1 if a shard is damaged and was
     not packed, or the metadata of an array cannot be read.

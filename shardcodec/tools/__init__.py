@@ -9,7 +9,6 @@ from .advise.report import AdviseReport, Bounds
 from .compact import compact
 from .compact_report import CompactReport
 from .convert.convert import convert, plan_convert
-from .convert.cost import Prices
 from .convert.report import ConvertReport
 from .doctor.doctor import doctor
 from .doctor.report import DoctorReport
@@ -31,7 +30,6 @@ __all__ = [
     "ConvertReport",
     "DoctorReport",
     "InspectReport",
-    "Prices",
     "RepairReport",
     "StatusReport",
     "VerifyReport",

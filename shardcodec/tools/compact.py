@@ -58,7 +58,10 @@ __all__ = ["CompactTask", "ShardPacker", "compact"]
 
 @dataclass(frozen=True)
 class CompactTask(ArrayTask[ShardOutcome[CompactedShard]]):
-    """How the shards of an array are packed; attributes as for `compact`. With `to` the new shards are written there."""
+    """How the shards of an array are packed; attributes as for `compact`.
+
+    With `to` the new shards are written there. `index_crc` adds a checksum to indexes that have none.
+    """
 
     min_dead: float
     order: str | None
@@ -257,7 +260,6 @@ def compact(
     *,
     min_dead: float = 0.1,
     order: Order | None = None,
-    index_crc: bool = False,
     to: Any = None,
     dry_run: bool = False,
     array: str | None = None,
@@ -284,11 +286,9 @@ def compact(
         Pack a shard if at least this share of it, in [0, 1], is dead bytes.
     order : {"morton", "lexicographic", "colexicographic"}, optional
         Also pack shards whose inner chunks are in another order. By default the order stays.
-    index_crc : bool
-        Add a checksum to the index of each shard that has none. The metadata of an array name the codecs of all its
-        indexes, so this needs `to`.
     to : path-like, URL or zarr store, optional
-        Write a new hierarchy; `target` is not changed.
+        Write a new hierarchy, or the new object of a single shard; `target` is not changed. In a new hierarchy every index of a
+        shard has a checksum; in place none is added, because the metadata of an array name the codecs of all its indexes.
     dry_run : bool
         Change nothing, and report what would be packed.
     array : str, optional
@@ -344,13 +344,9 @@ def compact(
     to = absolute_place(to)
     request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
     request.check()
-    if index_crc and to is None and not dry_run:
-        raise ValueError(
-            "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
-        )
     storage_options = placed_options(storage_options, target, to)
     run = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())
-    task = CompactTask(min_dead, order, index_crc, dry_run)
+    task = CompactTask(min_dead, order, to is not None, dry_run)
     return _CompactRun(task, request, ShardPool(target, spec, run, to=to), on_shard).run()
 
 
@@ -388,13 +384,12 @@ class _CompactRun(RewriteRun[CompactedShard, CompactReport]):
         )
 
     def _rewrite(self, array: ArrayTarget) -> None:
-        if self._task.index_crc and array.only is not None:
-            raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
-        task = self._task
+        task = self._task if array.only is None else replace(self._task, index_crc=False)
         if self._to is not None:
             task = replace(task, to=self._to.place)
-            self._to.add(array, _with_index_checksum if task.index_crc else None)
+            is_bare = array.spec is not None and not array.spec.n_index_checksums
+            self._to.add(array, _with_index_checksum if is_bare else None)
         packer = ShardPacker(array, task, self._pool.options, self._pool.budget)
         self._work_on(array, task, packer, array.shards())
 

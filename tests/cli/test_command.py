@@ -411,7 +411,7 @@ def test_example_of_the_help_runs(
     group = zarr.create_group("images.zarr")
     create(group.store, name="level0")[...] = 1
     if name in ("run-part", "status"):
-        assert run(["plan", "convert", "images.zarr", "new.zarr", "-o", "plan.json"]) == 0
+        assert run(["plan", "images.zarr", "new.zarr", "plan.json"]) == 0
     if name == "status":
         assert run(["run-part", "plan.json", "0"]) == 0
     for example in examples:

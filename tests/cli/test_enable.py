@@ -38,7 +38,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_file_gives_pipeline_and_options_to_a_new_process(folder: Path) -> None:
-    assert run(["enable", "--user", *OPTIONS]) == 0
+    assert run(["enable", "--for", "user", *OPTIONS]) == 0
     code = """
         import json, zarr
         from shardcodec.__main__ import describe
@@ -64,27 +64,31 @@ def test_file_gives_pipeline_and_options_to_a_new_process(folder: Path) -> None:
 
 def test_both_commands_are_idempotent(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "shardcodec.yaml"
-    assert run(["enable", "--user", "threads=3"]) == 0
+    assert run(["enable", "--for", "user", "threads=3"]) == 0
     assert lines(capsys)[0] == f"wrote {file}"
     first = file.stat()
-    assert run(["enable", "--user", "threads=3"]) == 0
+    assert run(["enable", "--for", "user", "threads=3"]) == 0
     assert lines(capsys)[0] == f"{file} is there already" and file.stat() == first
-    assert run(["enable", "--user", "order=lexicographic"]) == 0
+    assert run(["enable", "--for", "user", "order=lexicographic"]) == 0
     assert lines(capsys)[0] == f"replaced {file}"
     assert "threads" not in file.read_text() and os.listdir(folder) == ["shardcodec.yaml"]
-    assert run(["disable", "--user"]) == 0 == run(["disable", "--user"])
+    assert run(["disable", "--for", "user"]) == 0 == run(["disable", "--for", "user"])
     assert lines(capsys) == [f"removed {file}", f"{file} is not there"]
     assert os.listdir(folder) == []
 
 
 def test_dry_run_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "shardcodec.yaml"
-    assert run(["enable", "--user", "threads=3", "--dry-run"]) == 0
+    assert run(["enable", "--for", "user", "threads=3", "--dry-run"]) == 0
     assert lines(capsys)[0] == f"would write {file}:" and not folder.exists()
-    run(["enable", "--user"])
+    run(["enable", "--for", "user"])
     before = file.read_bytes()
     capsys.readouterr()
-    assert run(["enable", "--user", "threads=3", "--dry-run"]) == 0 == run(["disable", "--user", "--dry-run"])
+    assert (
+        run(["enable", "--for", "user", "threads=3", "--dry-run"])
+        == 0
+        == run(["disable", "--for", "user", "--dry-run"])
+    )
     told = lines(capsys)
     assert told[0] == f"would replace {file}:" and told[-1] == f"would remove {file}"
     assert file.read_bytes() == before
@@ -100,11 +104,11 @@ def test_foreign_file_is_named_and_stays(
 ) -> None:
     file = folder / "shardcodec.yaml"
     if text == b"added by hand":
-        assert run(["enable", "--user", "threads=3"]) == 0
+        assert run(["enable", "--for", "user", "threads=3"]) == 0
         text = file.read_bytes() + b"array:\n  order: F\n"
     folder.mkdir(parents=True, exist_ok=True)
     file.write_bytes(text)
-    assert run([*command, "--user"]) == 3
+    assert run([*command, "--for", "user"]) == 3
     assert str(file) in capsys.readouterr().err
     assert file.read_bytes() == text
 
@@ -112,12 +116,12 @@ def test_foreign_file_is_named_and_stays(
 def test_folder_that_cannot_be_written_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.parent.mkdir()
     folder.touch()  # a file in place of the folder; root may write everywhere
-    assert run(["enable", "--user"]) == 3
+    assert run(["enable", "--for", "user"]) == 3
     assert str(folder) in capsys.readouterr().err
 
 
 def test_folder_that_zarr_does_not_read_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["enable", "--system"]) == 3
+    assert run(["enable", "--for", "system"]) == 3
     assert "zarr reads its configuration only from" in capsys.readouterr().err
 
 
@@ -133,10 +137,10 @@ def test_malformed_file_beside_it_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["threads"], ["threads=0"], ["colour=red"], ["--env", "--user"], ["--env", "--system"]]
+    "arguments", [["threads"], ["threads=0"], ["colour=red"], ["--for", "all"], ["--user"]]
 )
 def test_invalid_arguments_write_nothing(folder: Path, arguments: list[str]) -> None:
-    assert run(["enable", "--user", *arguments] if "--env" not in arguments else ["enable", *arguments]) == 2
+    assert run(["enable", "--for", "user", *arguments]) == 2
     assert not folder.exists()
 
 
@@ -145,10 +149,10 @@ def test_setting_that_wins_is_named(
 ) -> None:
     folder.mkdir(parents=True)
     (folder / "zz.yaml").write_text("codec_pipeline:\n  path: other.Pipeline\n")
-    run(["enable", "--user"])
+    run(["enable", "--for", "user"])
     assert f"which wins: file {folder}/zz.yaml" in lines(capsys)[1]
     monkeypatch.setenv("ZARR_CODEC_PIPELINE__PATH", "another.Pipeline")
-    run(["enable", "--user"])
+    run(["enable", "--for", "user"])
     assert "which wins: environment variable ZARR_CODEC_PIPELINE__PATH" in lines(capsys)[1]
 
 
@@ -157,7 +161,7 @@ def test_environment_in_which_zarr_does_not_find_the_package_is_refused(
 ) -> None:
     """Every array would be an error there."""
     monkeypatch.setattr(module, "entry_points", lambda group: [])
-    assert run(["enable", "--user"]) == 3
+    assert run(["enable", "--for", "user"]) == 3
     assert "does not find shardcodec" in capsys.readouterr().err and not folder.exists()
 
 

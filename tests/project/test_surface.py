@@ -24,7 +24,7 @@ import pytest
 
 import shardcodec
 from shardcodec import kv, tools
-from shardcodec.arguments import FORMER_NAMES
+from shardcodec.arguments import FORMER_NAMES, FORMER_PARAMETERS
 from shardcodec.options import check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +151,25 @@ def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
             getattr(handle, name)
     with pytest.raises(AttributeError, match=r"no attribute 'commit_sync'$"):
         array.commit_sync  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_former_parameters_say_the_new_ones() -> None:
+    for name, new in FORMER_PARAMETERS.items():
+        with pytest.raises(
+            TypeError, match=f"^{name}: plan_convert has no such parameter: it is {re.escape(new)} now$"
+        ):
+            tools.plan_convert("a", "b", "c", **{name: 2})  # type: ignore[arg-type]
+
+
+def test_former_flags_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("typer")
+    from shardcodec.cli.app import FORMER_FLAGS, run
+
+    for name, new in FORMER_FLAGS.items():
+        assert run(["verify", "a", f"{name}=x"]) == 2
+        assert f"{name} {new}" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    words = [word for line in flags() for word in line.split()[1:]]
+    assert not FORMER_FLAGS.keys() & set(words)
 
 
 def test_sizes_are_numbers_or_texts_everywhere(tmp_path: Path) -> None:

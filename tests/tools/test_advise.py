@@ -86,7 +86,7 @@ def test_weights_decide_between_accesses() -> None:
 @pytest.mark.parametrize("bounds", [
     Bounds(),
     Bounds(chunk_nbytes=1 << 16, shard_nbytes=8 << 20),
-    Bounds(max_files=40, ratio=3.0), Bounds(memory=100 << 20, ratio=2.0), Bounds(writers=64, memory=1 << 30),
+    Bounds(max_files=40), Bounds(memory=100 << 20),
 ])  # fmt: skip
 def test_proposals_respect_the_bounds(bounds: Bounds) -> None:
     accesses = [parse_access("1,:,:", SHAPE), parse_access("16,64,64@5", SHAPE)]
@@ -99,20 +99,19 @@ def test_proposals_respect_the_bounds(bounds: Bounds) -> None:
         assert bounds.chunk_nbytes / 4 <= one.chunk_nbytes <= bounds.chunk_nbytes * 2
         assert one.shard_nbytes == math.prod(one.shard_shape) * 4 <= bounds.shard_nbytes
         assert one.n_files == math.prod(-(-n // s) for n, s in zip(SHAPE, one.shard_shape, strict=True))
-        assert one.n_files >= bounds.writers
         assert bounds.max_files is None or one.n_files <= bounds.max_files
         assert bounds.memory is None or one.writer_nbytes <= bounds.memory
 
 
 def test_costs_of_an_access() -> None:
-    """Inner chunks of 10 x 10 in shards of 50 x 50, 2 bytes an element, half as large when encoded."""
+    """Inner chunks of 10 x 10 in shards of 50 x 50, 2 bytes an element."""
     shape = (100, 100)
     access = [parse_access("1,:", shape)]
-    report = advise(shape, "uint16", access, Bounds(ratio=2.0), present=((10, 10), (50, 50)))
+    report = advise(shape, "uint16", access, present=((10, 10), (50, 50)))
     assert report.present is not None
     (cost,) = report.present.accesses
     assert (cost.n_chunks, cost.n_shards, cost.n_requests) == (10, 2, 12)
-    assert cost.read_nbytes == 10 * 100 * 2 / 2
+    assert cost.read_nbytes == 10 * 100 * 2
     assert cost.useful_share == 0.1 and cost.memory_nbytes == (100 + 100) * 2
     assert (report.present.n_files, report.present.chunks_per_shard, report.present.index_nbytes) == (
         4,
@@ -123,7 +122,6 @@ def test_costs_of_an_access() -> None:
 
 @pytest.mark.parametrize(("bounds", "error"), [
     (Bounds(max_files=2, shard_nbytes=1 << 20), r"max_files: expected at least 8000 shards of at most 1 MiB .* got 2; allow more shards"),
-    (Bounds(max_files=2, writers=3, shard_nbytes=1 << 40), "expected at least one shard for each of 3 writers"),
 ])  # fmt: skip
 def test_bounds_that_exclude_everything_are_told(bounds: Bounds, error: str) -> None:
     with pytest.raises(ValueError, match=error):
@@ -220,7 +218,7 @@ def test_command_for_a_new_array(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_command_for_an_array_with_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source(tmp_path / "a.zarr", chunks=(8, 8), shards=(32, 32))
-    arguments = ["advise", str(tmp_path / "a.zarr"), "--access", "1,:", "--chunk-size", "1KiB", "--try"]
+    arguments = ["advise", str(tmp_path / "a.zarr"), "--access", "1,:", "--chunks", "1KiB", "--try"]
     assert run(arguments) == 0
     out = capsys.readouterr().out
     assert "now: inner chunks of 8 x 8 (256 B), shards of 32 x 32" in out

@@ -84,7 +84,7 @@ def test_shards_with_few_dead_bytes_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("how", "n"),
-    [({"min_dead": 0}, 1), ({"order": "colexicographic"}, 4), ({"min_dead": 1, "index_crc": True}, 0)],
+    [({"min_dead": 0}, 1), ({"order": "colexicographic"}, 4)],
 )
 def test_dry_run_changes_nothing(tmp_path: Path, how: dict[str, Any], n: int) -> None:
     loose(tmp_path / "a.zarr")
@@ -110,11 +110,12 @@ def test_index_checksum_is_added_in_a_new_array(tmp_path: Path, location: Any) -
     write_array(tmp_path / "a.zarr", spec, (16, 24), attributes={"a": 1})
     with quiet():
         zarr.open_array(tmp_path / "a.zarr")[...] = CONTENT
-    with pytest.raises(ValueError, match="index_crc: expected `to`"):
-        compact(tmp_path / "a.zarr", index_crc=True)
-    with pytest.raises(ValueError, match="index_crc: expected a whole array"):
-        compact(tmp_path / "a.zarr/c/0/0", index_crc=True, to=tmp_path / "shard")
-    report = compact(tmp_path / "a.zarr", index_crc=True, to=tmp_path / "b.zarr")
+    assert (
+        compact(tmp_path / "a.zarr/c/0/0", to=tmp_path / "shard").n_packed == 0
+    )  # its metadata do not change
+    assert compact(tmp_path / "a.zarr").n_packed == 0
+    assert compact(tmp_path / "a.zarr", to=tmp_path / "b.zarr", dry_run=True).n_packed == 4
+    report = compact(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
     assert report.n_packed == 4
     assert stored(tmp_path / "a.zarr").n_without_index_checksum == 4
     assert stored(tmp_path / "b.zarr").n_without_index_checksum == 0

@@ -358,7 +358,7 @@ def test_objects_of_nodes_that_are_left_out_are_not_copied(tmp_path: Path) -> No
             zarr.create_group(tmp_path / "old", path=name)
 
     def others(new: str, **how: Any) -> list[str]:
-        plan_convert(tmp_path / "old", tmp_path / f"{new}-part", tmp_path / f"{new}.json", n_parts=1, **how)
+        plan_convert(tmp_path / "old", tmp_path / f"{new}-part", tmp_path / f"{new}.json", parts=1, **how)
         run_part(tmp_path / f"{new}.json", 0)
         convert(tmp_path / "old", tmp_path / new, **how)
         same_files(tmp_path / new, tmp_path / f"{new}-part")
@@ -458,7 +458,7 @@ def test_command_takes_and_leaves_arrays(tmp_path: Path, capsys: pytest.CaptureF
     assert array_names(tmp_path / "a") == ["crs", "height", "lat", "lon", "run", "tas", "time"]
     assert run([*words, str(tmp_path / "b"), "--array", "tas", "--exactly"]) == 0
     assert array_names(tmp_path / "b") == ["tas"]
-    plan = ["plan", *words, str(tmp_path / "c"), "--only", "tas", "--exactly", "-o", str(tmp_path / "p.json")]
+    plan = ["plan", words[1], str(tmp_path / "c"), str(tmp_path / "p.json"), "--only", "tas", "--exactly"]
     assert run(plan) == 0
     assert run(["run-part", str(tmp_path / "p.json"), "0"]) == 0
     assert array_names(tmp_path / "c") == ["tas"]

@@ -109,9 +109,7 @@ def test_plan_names_what_is_left_out_and_its_parts_go_on(tmp_path: Path) -> None
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["X"] = VALUES
         ODD["lists"](file.create_group("uns").file)
-    planned = plan_convert(
-        str(tmp_path / "a.h5"), str(tmp_path / "new"), str(tmp_path / "job.json"), n_parts=1
-    )
+    planned = plan_convert(str(tmp_path / "a.h5"), str(tmp_path / "new"), str(tmp_path / "job.json"), parts=1)
     assert [one.name for one in planned.left_arrays] == ["uns/odd"]
     part = run_part(str(tmp_path / "job.json"), 0)
     assert part.is_complete and part.left_arrays == planned.left_arrays

@@ -336,7 +336,7 @@ def test_printed_report_has_the_table(tmp_path: Path) -> None:
 def test_plan_has_rules_and_selection(tmp_path: Path) -> None:
     climate(tmp_path / "year")
     how: dict[str, Any] = {"chunks": {"time": 5}, "shards": {"time": 365}, "only": "tas"}
-    plan_convert(tmp_path / "year", tmp_path / "parts", tmp_path / "plan.json", n_parts=2, **how)
+    plan_convert(tmp_path / "year", tmp_path / "parts", tmp_path / "plan.json", parts=2, **how)
     run_part(tmp_path / "plan.json", 1)
     assert run_part(tmp_path / "plan.json", 0).is_complete
     report = convert(tmp_path / "year", tmp_path / "new", job=tmp_path / "job.json", **how)

@@ -57,7 +57,7 @@ class KeysOfZarr(WrapperStore[MemoryStore]):
 
 def test_part_that_runs_again_keeps_what_users_wrote_after_the_end(tmp_path: Path) -> None:
     source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1, shards=(16, 16))
     assert run_part(tmp_path / "plan", 0).is_complete
     zarr.open_array(tmp_path / "new", mode="r+")[...] = -5
     run_part(tmp_path / "plan", 0)
@@ -77,7 +77,7 @@ def test_second_plan_of_one_destination_is_refused(tmp_path: Path) -> None:
     source(tmp_path / "a")
     source(tmp_path / "b")[...] = VALUES + 1000
     for name in "ab":
-        plan_convert(tmp_path / name, tmp_path / "new", tmp_path / f"{name}.json", n_parts=1, shards=(16, 16))
+        plan_convert(tmp_path / name, tmp_path / "new", tmp_path / f"{name}.json", parts=1, shards=(16, 16))
     assert run_part(tmp_path / "a.json", 0).is_complete
     with pytest.raises(FileExistsError, match="it has metadata, and the ledgers do not show"):
         run_part(tmp_path / "b.json", 0)
@@ -87,7 +87,7 @@ def test_second_plan_of_one_destination_is_refused(tmp_path: Path) -> None:
 
 def test_group_that_another_program_made_at_the_destination_is_not_taken_for_the_end(tmp_path: Path) -> None:
     source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1, shards=(16, 16))
     zarr.create_group(tmp_path / "new", attributes={"mine": 1})
     with pytest.raises(FileExistsError, match="it has metadata"):
         run_part(tmp_path / "plan", 0)
@@ -98,7 +98,7 @@ def test_group_that_another_program_made_at_the_destination_is_not_taken_for_the
 def test_shard_of_a_killed_run_does_not_stay_if_its_elements_are_gone(how: Any, tmp_path: Path) -> None:
     source(tmp_path / "old")
     plan = tmp_path / "plan"
-    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16), threads=1, **how)
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, parts=1, shards=(16, 16), threads=1, **how)
     assert run_part(plan, 0).is_complete
     (tmp_path / "new" / "zarr.json").unlink()  # as after a kill before the first line of the ledger
     claim(NewHierarchy(tmp_path / "new"), PlanFile.read(plan).job, None, is_begun=True)
@@ -112,7 +112,7 @@ def test_begun_job_keeps_others_away(tmp_path: Path) -> None:
     source(tmp_path / "a")
     source(tmp_path / "b")
     for name in "ab":
-        plan_convert(tmp_path / name, tmp_path / "new", tmp_path / f"{name}.json", n_parts=2, shards=(16, 16))
+        plan_convert(tmp_path / name, tmp_path / "new", tmp_path / f"{name}.json", parts=2, shards=(16, 16))
     run_part(tmp_path / "a.json", 0)
     stored = (tmp_path / "new" / MARK).read_bytes()
     with pytest.raises(FileExistsError, match=r"the job .*a\.json writes there"):
@@ -121,7 +121,7 @@ def test_begun_job_keeps_others_away(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"the job .*a\.json writes there"):
         convert(tmp_path / "b", tmp_path / "new")
     with pytest.raises(FileExistsError, match="it has files"):
-        plan_convert(tmp_path / "b", tmp_path / "new", tmp_path / "c.json", n_parts=1)
+        plan_convert(tmp_path / "b", tmp_path / "new", tmp_path / "c.json", parts=1)
     assert (tmp_path / "new" / MARK).read_bytes() == stored
     assert not run_part(tmp_path / "a.json", 1).is_complete  # the shards of the first part are gone
     assert run_part(tmp_path / "a.json", 0).is_complete
@@ -133,7 +133,7 @@ def test_job_whose_worker_was_killed_at_the_very_end_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1, shards=(16, 16))
 
     def killed(self: Any, documents: Any, **how: Any) -> None:
         write(self, documents, **how)
@@ -161,7 +161,7 @@ def test_worker_that_is_still_running_at_the_end_writes_nothing_more(
     """A part runs twice at the same time; a user writes after the first one has ended."""
     source(tmp_path / "old")
     plan = tmp_path / "plan"
-    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16), threads=1)
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, parts=1, shards=(16, 16), threads=1)
     runs = []
     original = write_group.GroupWork.run
 
@@ -184,7 +184,7 @@ def test_job_that_ends_while_a_worker_begins_is_complete(
     """The worker has read the ledgers, which were empty, and then finds files without a mark."""
     source(tmp_path / "old")
     plan = tmp_path / "plan"
-    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, parts=1, shards=(16, 16))
     original = run_plan.claim
 
     def run_other_first(*arguments: Any, **options: Any) -> None:
@@ -227,9 +227,9 @@ def test_destination_that_is_a_file(tmp_path: Path) -> None:
     source(tmp_path / "old")
     (tmp_path / "new").write_text("x")
     with pytest.raises(FileExistsError):
-        plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1)
+        plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1)
     (tmp_path / "new").unlink()
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1)
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1)
     (tmp_path / "new").write_text("x")
     with pytest.raises(OSError, match="new"):
         run_part(tmp_path / "plan", 0)
@@ -238,7 +238,7 @@ def test_destination_that_is_a_file(tmp_path: Path) -> None:
 
 def test_source_that_changed_between_two_parts_is_noticed(tmp_path: Path) -> None:
     array = source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=2, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=2, shards=(16, 16))
     run_part(tmp_path / "plan", 0)
     array[...] = VALUES + 7
     with pytest.raises(ConflictError, match=r"the source of shard .* has changed"):
@@ -265,7 +265,7 @@ def test_source_that_changed_while_a_job_ran_is_noticed(
 
 def test_shard_that_is_gone_before_the_end_is_named(tmp_path: Path) -> None:
     source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=2, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=2, shards=(16, 16))
     run_part(tmp_path / "plan", 0)
     (tmp_path / "new" / "c" / "0" / "0").unlink()
     report = run_part(tmp_path / "plan", 1)
@@ -279,7 +279,7 @@ def test_shard_that_is_gone_before_the_end_is_named(tmp_path: Path) -> None:
 def test_plan_that_was_damaged_is_refused(tmp_path: Path) -> None:
     source(tmp_path / "old")
     plan = tmp_path / "plan"
-    plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", plan, parts=1, shards=(16, 16))
     found = json.loads(plan.read_text())
     assert found["plan"]["arrays"][0]["grid"] == [2, 2]
     found["plan"]["arrays"][0]["grid"] = [2, 1]
@@ -292,7 +292,7 @@ def test_part_that_was_stopped_before_the_metadata_has_exit_code_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=1, shards=(16, 16))
     monkeypatch.setattr(write_group.GroupWork, "unfinished", _stopped)
     code = run(["run-part", str(tmp_path / "plan"), "0", "--progress", "none"])
     assert not (tmp_path / "new" / "zarr.json").exists()
@@ -307,7 +307,7 @@ def _stopped(self: Any, monitor: Monitor) -> int:
 def test_plan_of_a_relative_path(relative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source(tmp_path / "old")
-    plan_convert(relative, "new", "plan", n_parts=1, shards=(16, 16))
+    plan_convert(relative, "new", "plan", parts=1, shards=(16, 16))
     assert run_part("plan", 0).is_complete
 
 

@@ -243,8 +243,8 @@ def test_repair_in_place_takes_no_workers(
         ValueError, match=r"dask: expected `to` \(--to\).* a repair in place is done by one process"
     ):
         repair(group, backup=tmp_path / "old", dry_run=dry_run, dask="local:2")
-    command = ["repair", str(group), "--in-place", "--dask", "local:2"]
-    assert run([*command, *(["--dry-run"] if dry_run else ["--backup", str(tmp_path / "old")])]) == 2
+    command = ["repair", str(group), "--dask", "local:2", "--backup", str(tmp_path / "old")]
+    assert run([*command, *["--dry-run"] * dry_run]) == 2
     assert "a repair in place is done by one process" in capsys.readouterr().err
     assert bytes_of_files(tmp_path) == before
 

@@ -131,7 +131,7 @@ def test_ledger_of_another_plan_does_not_count(source: Path, new: Path, job: Pat
 def test_entry_that_is_no_regular_file_is_left_out_of_the_ledgers(
     kind: str, source: Path, new: Path, job: Path
 ) -> None:
-    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
+    plan_convert(source, new, job, parts=2, shards=SHARDS)
     odd = Path(ledger_folder(str(job))) / "odd.jsonl"
     odd.parent.mkdir()
     makers = {"folder": odd.mkdir, "fifo": lambda: os.mkfifo(odd)}
@@ -168,7 +168,7 @@ def test_job_must_be_a_file_elsewhere_and_of_paths(source: Path, new: Path, job:
 
 @pytest.mark.parametrize("how", METHODS[:2])
 def test_parts_in_any_order_and_twice(how: dict[str, Any], source: Path, new: Path, job: Path) -> None:
-    planned = plan_convert(source, new, job, n_parts=5, shards=SHARDS, **how)
+    planned = plan_convert(source, new, job, parts=5, shards=SHARDS, **how)
     assert planned.dry_run and not new.exists()
     done = 0
     for part in (3, 0, 4, 1):
@@ -191,7 +191,7 @@ def test_parts_in_any_order_and_twice(how: dict[str, Any], source: Path, new: Pa
 def test_duplicate_parts_store_the_same_bytes(
     how: dict[str, Any], source: Path, new: Path, job: Path
 ) -> None:
-    plan_convert(source, new, job, n_parts=2, shards=SHARDS, **how)
+    plan_convert(source, new, job, parts=2, shards=SHARDS, **how)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda part: run_part(job, part), [0, 0, 1, 1]))
     assert run_part(job, 0).is_complete  # whichever saw the last ledger line
@@ -209,7 +209,7 @@ def test_part_of_a_group(tmp_path: Path, new: Path, job: Path) -> None:
         group = zarr.create_group(tmp_path / "g.zarr", attributes={"k": 1})
         for name in ("x[1]", "deep/y"):
             group.create_array(name, shape=(8, 8), chunks=(4, 4), dtype="u1")[...] = VALUES[40:48, 40:48]
-    plan_convert(tmp_path / "g.zarr", new, job, n_parts=2, shards=(4, 4))
+    plan_convert(tmp_path / "g.zarr", new, job, parts=2, shards=(4, 4))
     run_part(job, 1)
     assert run_part(job, 0).is_complete
     made = zarr.open_group(new, mode="r")
@@ -219,7 +219,7 @@ def test_part_of_a_group(tmp_path: Path, new: Path, job: Path) -> None:
 
 
 def test_part_with_a_changed_source_is_refused(source: Path, new: Path, job: Path) -> None:
-    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
+    plan_convert(source, new, job, parts=2, shards=SHARDS)
     with quiet():
         zarr.open_array(source, mode="r+").resize((72, 48))
     with pytest.raises(ConflictError, match="expected the source of the plan"):
@@ -229,7 +229,7 @@ def test_part_with_a_changed_source_is_refused(source: Path, new: Path, job: Pat
 
 
 def test_failed_part_runs_again(source: Path, new: Path, job: Path) -> None:
-    plan_convert(source, new, job, n_parts=1, shards=SHARDS, codecs=["gzip"])
+    plan_convert(source, new, job, parts=1, shards=SHARDS, codecs=["gzip"])
     chunk = source / "c/7/5"
     good = chunk.read_bytes()
     chunk.write_bytes(good[:-2])
@@ -322,7 +322,7 @@ def test_kill_leaves_whole_shards_and_the_job_goes_on(source: Path, new: Path, j
 
 @pytest.mark.slow
 def test_signal_ends_a_part_with_exit_code_4(source: Path, new: Path, job: Path) -> None:
-    plan_convert(source, new, job, n_parts=1, shards=SHARDS, threads=1)
+    plan_convert(source, new, job, parts=1, shards=SHARDS, threads=1)
     process = held_command("run-part", str(job), "0", "--threads", "1", new=new)
     wait_for_shards(new, process)
     process.send_signal(signal.SIGTERM)

@@ -139,7 +139,7 @@ def run_all(root: Path) -> dict[str, Any]:
         ),
         "convert, refused": lambda: tools.convert(source, root / "new", shards=(8, 8), threads=1),
         "convert, part": lambda: tools.convert(source, root / "part", exclude=["image", "plain"], threads=1),
-        "plan": lambda: tools.plan_convert(copy, root / "by part", job, n_parts=2, shards=(4, 4), threads=1),
+        "plan": lambda: tools.plan_convert(copy, root / "by part", job, parts=2, shards=(4, 4), threads=1),
         "run part": lambda: tools.run_part(job, 0, threads=1),
         "status": lambda: tools.status(job),
         "advise": proposals,

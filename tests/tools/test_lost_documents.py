@@ -300,7 +300,7 @@ def test_nodes_below_a_lost_group_are_named(zarr_format: Any, tmp_path: Path) ->
 def test_document_that_cannot_be_stored_is_named(
     zarr_format: Any, kind: str, in_place: bool, tmp_path: Path
 ) -> None:
-    """A folder named zarr.json ended `repair --from` with a bare error of the operating system, and `verify` did not find it.
+    """A folder named zarr.json ended `repair --copy` with a bare error of the operating system, and `verify` did not find it.
 
     Documents after it were not restored, and a new hierarchy was left without any.
     """
@@ -370,7 +370,7 @@ def test_malformed_document_counts_as_lost(members: dict[str, Any] | None, tmp_p
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_malformed_document_is_in_no_consolidated_metadata(zarr_format: Any, tmp_path: Path) -> None:
-    """The list of the source has it too: zarr opened no array of the copy, and that of `--from` was not taken."""
+    """The list of the source has it too: zarr opened no array of the copy, and that of `--copy` was not taken."""
     hierarchy(tmp_path / "copy", zarr_format)
     hierarchy(tmp_path / "old", zarr_format, consolidated=False)
     name, list_name = ("zarr.json", "zarr.json") if zarr_format == 3 else (".zarray", ".zmetadata")
@@ -428,7 +428,7 @@ def test_group_in_place_of_an_array_is_no_clean_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_array_in_consolidated_metadata_and_in_the_copy_is_restored(in_place: bool, tmp_path: Path) -> None:
-    """`repair --from` with a whole copy kept the empty group that was in place of the array."""
+    """`repair --copy` with a whole copy kept the empty group that was in place of the array."""
     group_in_place_of_array(tmp_path / "old")
     place = {"backup": tmp_path / "backup"} if in_place else {"to": tmp_path / "new"}
     report = repair(tmp_path / "old", copy=tmp_path / "copy", **place)

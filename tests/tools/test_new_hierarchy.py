@@ -65,7 +65,8 @@ def test_groups_without_arrays_are_copied(tmp_path: Path, work: Any, zarr_format
     work(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     for consolidated in (True, False):
         found = nodes(tmp_path / "h.zarr", consolidated=consolidated)
-        assert found == nodes(tmp_path / "g.zarr", consolidated=False)
+        if work is not compact:  # it adds index checksums
+            assert found == nodes(tmp_path / "g.zarr", consolidated=False)
         assert set(found) == {"", "a", "empty", "sub", "sub/b", "sub/deep"}
     with quiet():
         assert (zarr.open_group(tmp_path / "h.zarr")["sub/b"][...] == np.arange(384).reshape(16, 24)).all()
@@ -91,7 +92,7 @@ def test_group_without_any_array_is_copied(tmp_path: Path) -> None:
 
 def test_consolidated_metadata_have_the_index_checksum(tmp_path: Path) -> None:
     hierarchy(tmp_path / "g.zarr")
-    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    compact(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     found = nodes(tmp_path / "h.zarr", consolidated=True)
     assert found == nodes(tmp_path / "h.zarr", consolidated=False)
     for name in ("a", "sub/b"):
@@ -117,7 +118,7 @@ def test_broken_document_is_copied(tmp_path: Path, text: str) -> None:
     hierarchy(tmp_path / "g.zarr")
     create(tmp_path / "g.zarr/broken")[...] = 1
     (tmp_path / "g.zarr/broken/zarr.json").write_text(text)
-    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    compact(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     assert (tmp_path / "h.zarr/broken/zarr.json").read_text() == text
     assert (tmp_path / "h.zarr/broken/c/1/1").read_bytes() == (tmp_path / "g.zarr/broken/c/1/1").read_bytes()
     assert verify(tmp_path / "h.zarr", array="a").n_findings == 0
@@ -137,7 +138,7 @@ def test_index_checksum_is_not_claimed_for_shards_that_are_copied(tmp_path: Path
     assert array.problem is None  # one shape after all
     document["chunk_grid"]["configuration"]["chunk_shapes"] = [[8, 4, 4], [12, 12]]
     file.write_text(json.dumps(document))
-    compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
+    compact(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     assert json.loads((tmp_path / "h.zarr/a/zarr.json").read_text()) == document
 
 

@@ -200,9 +200,7 @@ def test_shardcodecs_own_files_are_not_copied(work: Work, tmp_path: Path) -> Non
         put(LocalStore(tmp_path / "a.zarr"), name, b"own")
     with quiet():
         zarr.create_array(tmp_path / "x.zarr", data=np.arange(100), chunks=(10,))
-    plan_convert(
-        tmp_path / "x.zarr", tmp_path / "y.zarr", tmp_path / "a.zarr/my.json", n_parts=1, shards=(50,)
-    )
+    plan_convert(tmp_path / "x.zarr", tmp_path / "y.zarr", tmp_path / "a.zarr/my.json", parts=1, shards=(50,))
     run_part(tmp_path / "a.zarr/my.json", 0)
     assert list((tmp_path / "a.zarr/my.json.ledger").iterdir())
     report = work(tmp_path / "a.zarr", tmp_path / "b.zarr")
@@ -269,7 +267,7 @@ def test_object_in_the_way_of_a_new_shard_is_refused(tmp_path: Path) -> None:
 def test_plan_and_its_parts_copy_them_once(tmp_path: Path) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
     planned = plan_convert(
-        tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", n_parts=2, shards=(32, 64)
+        tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", parts=2, shards=(32, 64)
     )
     assert planned.others.n_objects == len(OTHERS)
     first, last = (run_part(tmp_path / "plan.json", part) for part in (0, 1))
@@ -281,7 +279,7 @@ def test_plan_and_its_parts_copy_them_once(tmp_path: Path) -> None:
         tmp_path / "a.zarr",
         tmp_path / "c.zarr",
         tmp_path / "c.json",
-        n_parts=1,
+        parts=1,
         shards=(64, 64),
         only_arrays=True,
     )
@@ -320,7 +318,7 @@ def test_late_worker_writes_no_object_into_a_complete_hierarchy(
 ) -> None:
     """Two parts find all shards finished. The slower one must not undo what users have written since."""
     hierarchy(LocalStore(tmp_path / "a.zarr"))
-    plan_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", n_parts=2, shards=(32, 64))
+    plan_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", parts=2, shards=(32, 64))
     run_part(tmp_path / "plan.json", 0)
     copy = NewHierarchy.copy
     is_late: list[bool] = []

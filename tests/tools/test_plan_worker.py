@@ -44,7 +44,7 @@ from shardcodec.tools.new_hierarchy import NewHierarchy
 
 @pytest.fixture
 def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
-    plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS)
+    plan_convert(source_array(tmp_path / "a.zarr"), new, job, parts=1, shards=SHARDS)
     found = PlanFile.read(job)
     claim(NewHierarchy(found.destination), found.job, str(job), is_begun=False)
     return found
@@ -159,7 +159,7 @@ def test_worker_that_wakes_up_after_the_end_stores_nothing(
 def test_memory_bounds_the_batches_at_the_same_time(
     memory: int, most: int, tmp_path: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS, threads=3)
+    plan_convert(source_array(tmp_path / "a.zarr"), new, job, parts=1, shards=SHARDS, threads=3)
     file = PlanFile.read(job)
     claim(NewHierarchy(file.destination), file.job, str(job), is_begun=False)
     (need,) = (array.grouping.need_nbytes for array in file.plan.arrays)

@@ -99,8 +99,8 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("how", "text"), [
-    ({}, r"expected `to` \(--to\), a new place, or `backup` \(--in-place --backup\), a folder"),
-    ({"to": "b.zarr", "backup": "old"}, r"expected one of `to` \(--to\) and `backup` \(--in-place --backup\), got both"),
+    ({}, r"expected `to` \(--to\), a new place, or `backup` \(--backup\), a folder"),
+    ({"to": "b.zarr", "backup": "old"}, r"expected one of `to` \(--to\) and `backup` \(--backup\), got both"),
     ({"backup": "a.zarr/old"}, "expected a folder outside"),
     ({"backup": "old", "order": "hilbert"}, "order: expected one of"),
     ({"backup": "old", "copy": "a.zarr"}, "expected a copy, got the array itself"),
@@ -353,14 +353,14 @@ def test_command_repairs_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[
     flip(array.store, "c/0/1")
     path, old = str(tmp_path / "a.zarr"), str(tmp_path / "old")
     assert run(["repair", path, "--in-place"]) == 2
-    assert "--in-place needs --backup DIR" in capsys.readouterr().err
-    assert run(["repair", path, "--in-place", "--backup", old, "--dry-run"]) == 1
+    assert "--in-place was removed: --backup DIR repairs in place" in capsys.readouterr().err
+    assert run(["repair", path, "--backup", old, "--dry-run"]) == 1
     assert "would be repaired: 7 inner chunks kept, 0 from the copy, 1 lost" in capsys.readouterr().out
     assert not Path(old).exists()
-    assert run(["repair", path, "--in-place", "--backup", old]) == 1
+    assert run(["repair", path, "--backup", old]) == 1
     text = capsys.readouterr().out
     assert "\n  lost          (0, 0)\n" in text and f"\n  old object    {old}/c/0/1\n" in text
-    assert run(["repair", path, "--in-place", "--backup", old]) == 0
+    assert run(["repair", path, "--backup", old]) == 0
 
 
 def test_command_exits_with_0_if_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -390,7 +390,7 @@ def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, bac
 @pytest.mark.parametrize("in_place", [False, True], ids=["to", "in place"])
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)
 def test_shard_that_is_gone_is_taken_from_the_copy(kind: str, in_place: bool, tmp_path: Path) -> None:
-    """For a deleted shard, `repair --from COPY` wrote fill values and said "0 lost", although the copy had the shard."""
+    """For a deleted shard, `repair --copy COPY` wrote fill values and said "0 lost", although the copy had the shard."""
     store, copy, new = (store_of(kind, tmp_path / name) for name in ("a.zarr", "copy.zarr", "new.zarr"))
     array = filled(store)
     filled(copy)

@@ -1,6 +1,6 @@
 # test_repair_on_s3.py - shards that are missing on a service of objects come from a copy
 # SPDX-License-Identifier: MIT
-"""`repair --from COPY` ignored missing shards on S3: the new hierarchy had fill values there, and the exit code was 0."""
+"""`repair --copy COPY` ignored missing shards on S3: the new hierarchy had fill values there, and the exit code was 0."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ def test_names_of_an_hdf5_file(name: str, is_group: bool, tmp_path: Path) -> Non
     new = {path for path in (tmp_path / "c.zarr").rglob("*") if path.is_file()}
     assert {path.name for path in new} == {"zarr.json", "0"}
     assert {path: path.read_bytes() for path in {*tmp_path.rglob("*")} - new if path.is_file()} == before
-    planned = plan_convert(tmp_path / "a.h5", tmp_path / "d.zarr", tmp_path / "plan.json", n_parts=1)
+    planned = plan_convert(tmp_path / "a.h5", tmp_path / "d.zarr", tmp_path / "plan.json", parts=1)
     assert [one.name for one in planned.left_arrays] == [left]
     assert convert(tmp_path / "a.h5", tmp_path / "e.zarr", only=["fine"]).is_complete
 
@@ -517,7 +517,7 @@ def test_names_of_a_plan(member: str, tmp_path: Path) -> None:
     """A checksum protects a plan from accidents only."""
     with quiet():
         zarr.create_group(tmp_path / "a.zarr").create_array("x", data=np.arange(64), chunks=(8,))
-    plan_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", n_parts=1)
+    plan_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", parts=1)
     data = json.loads((tmp_path / "plan.json").read_text())
     if member == "arrays":
         data["plan"]["arrays"][0]["name"] = "../x"

@@ -44,7 +44,7 @@ def test_print_shows_what_the_command_prints(tmp_path: Path, capsys: pytest.Capt
         (["advise", *access], lambda: tools.advise((100, 100), "uint16", [tools.parse_access("1,:", (100, 100))])),
         (["status", job], lambda: tools.status(job)),
     ]  # fmt: skip
-    tools.plan_convert(f"{path}/b", new, job, n_parts=2)
+    tools.plan_convert(f"{path}/b", new, job, parts=2)
     for arguments, report in cases:
         run(arguments)
         out = capsys.readouterr().out

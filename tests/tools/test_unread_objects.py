@@ -548,7 +548,7 @@ def test_array_with_a_codec_that_nobody_has_is_left_out(tmp_path: Path) -> None:
 def test_plan_names_what_is_left(tmp_path: Path) -> None:
     old = three_arrays(tmp_path / "old")
     edit(old / "g/b/zarr.json", shape="x")
-    planned = plan_convert(str(old), str(tmp_path / "new"), tmp_path / "plan", n_parts=1)
+    planned = plan_convert(str(old), str(tmp_path / "new"), tmp_path / "plan", parts=1)
     assert [(part.kind, part.name) for part in planned.left] == [(LeftKind.ARRAY, "g/b")]
     assert run_part(tmp_path / "plan", 0).is_complete
     assert arrays_of(tmp_path / "new") == {"a": True, "h/c": True} and not (tmp_path / "new/g/b").exists()

@@ -85,7 +85,7 @@ def test_properties_of_webknossos_name_what_is_there(
 
 def test_properties_of_webknossos_in_a_job_and_after_repair(tmp_path: Path) -> None:
     data_set(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=2, only="*/2-2-1")
+    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", parts=2, only="*/2-2-1")
     for part in range(2):
         run_part(tmp_path / "plan", part)
     assert layers_of(tmp_path / "new") == {"color": ["2-2-1"], "cells": ["2-2-1"]}

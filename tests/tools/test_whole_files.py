@@ -65,7 +65,7 @@ def test_leftover_of_an_earlier_version_is_removed(tmp_path: Path) -> None:
     array(tmp_path / "a.zarr")
     for name in "plan", "manifest":
         (tmp_path / f"{name}.{os.getpid()}.part").touch()
-    tools.plan_convert(tmp_path / "a.zarr", tmp_path / "new.zarr", tmp_path / "plan", n_parts=1)
+    tools.plan_convert(tmp_path / "a.zarr", tmp_path / "new.zarr", tmp_path / "plan", parts=1)
     tools.verify(tmp_path / "a.zarr", manifest=str(tmp_path / "manifest"))
     assert sorted(one for one in os.listdir(tmp_path) if one != "a.zarr") == ["manifest", "plan"]
 
@@ -114,7 +114,7 @@ def test_file_that_its_caller_reads_and_refuses_leaves_the_old_one(tmp_path: Pat
 def test_options_of_stores_in_a_plan_are_private(tmp_path: Path) -> None:
     array(tmp_path / "a.zarr")
     new = tmp_path / "new.zarr"
-    tools.plan_convert(tmp_path / "a.zarr", new, tmp_path / "plan", n_parts=1)
+    tools.plan_convert(tmp_path / "a.zarr", new, tmp_path / "plan", parts=1)
     assert stat.S_IMODE((tmp_path / "plan").stat().st_mode) != 0o600
     at_url = {
         "path": str(tmp_path / "secret"),
@@ -129,7 +129,7 @@ def test_options_of_stores_in_a_plan_are_private(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="expected a new file"):
         secret.write()
     with pytest.raises(FileNotFoundError, match="there is no"):
-        tools.plan_convert(tmp_path / "a.zarr", new, tmp_path / "no/plan", n_parts=1)
+        tools.plan_convert(tmp_path / "a.zarr", new, tmp_path / "no/plan", parts=1)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root, to mount a small tmpfs")

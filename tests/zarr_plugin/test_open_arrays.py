@@ -194,7 +194,7 @@ REPLACED = """
 def test_arrays_with_another_pipeline_are_named_where_no_call_has_selected_it(
     way: str, tmp_path: Path
 ) -> None:
-    """Without a call of `enable`, as after `shardcodec enable --env`, the other pipeline was not named, and no warning came."""
+    """Without a call of `enable`, as after `shardcodec enable --for env`, the other pipeline was not named, and no warning came."""
     folder = tmp_path / "config"
     folder.mkdir()
     if not way.startswith("ZARR_"):

@@ -68,7 +68,7 @@ def values(folder: Path) -> Any:
 
 def plan(folder: Path, name: str) -> Any:
     return plan_convert(
-        folder / "a.zarr", folder / f"{name}.zarr", folder / f"{name}.json", n_parts=1, shards=(8, 24)
+        folder / "a.zarr", folder / f"{name}.zarr", folder / f"{name}.json", parts=1, shards=(8, 24)
     )
 
 

@@ -124,12 +124,12 @@ def test_no_element_is_lost_by_handles_that_write(tmp_path: Path, way: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ONE_WAY)
 def test_no_element_is_lost_in_an_environment_where_shardcodec_is_enabled(tmp_path: Path, way: str) -> None:
-    """With no call at all, after `shardcodec enable --env`."""
+    """With no call at all, after `shardcodec enable --for env`."""
     pytest.importorskip("typer")
     venv.create(tmp_path / "env", symlinks=True)
     python = str(tmp_path / "env" / "bin" / "python")
     paths = os.pathsep.join(path for path in sys.path if path)
-    command = [python, "-P", "-m", "shardcodec", "enable", "--env", "threads=1"]
+    command = [python, "-P", "-m", "shardcodec", "enable", "--for", "env", "threads=1"]
     env = python_environment(PYTHONPATH=paths)
     told = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert told.stdout == f"wrote {tmp_path}/env/etc/zarr/shardcodec.yaml\n", told.stderr
@@ -263,8 +263,8 @@ def test_environment_without_shardcodec_notices_nothing(tmp_path: Path) -> None:
         assert run_foreign(foreign, tmp_path) == plain
     home = {"HOME": str(tmp_path)}
     env = python_environment(**home)
-    for scope in ("--env", "--user"):
-        command = [python, "-P", "-m", "shardcodec", "enable", scope, "threads=2"]
+    for scope in ("env", "user"):
+        command = [python, "-P", "-m", "shardcodec", "enable", "--for", scope, "threads=2"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr + done.stdout
         shown = subprocess.run(

@@ -105,8 +105,8 @@ def advise(
             break
     if not proposals:
         raise ValueError(
-            f"no shapes fit: expected at most {bounds.max_files} shards of at most {format_nbytes(bounds.largest_shard)}, and "
-            f"at least {bounds.writers} of them; change max_files, shard_nbytes, memory or writers"
+            f"no shapes fit: expected at most {bounds.max_files} shards of at most {format_nbytes(bounds.largest_shard)}; "
+            "change max_files, shard_nbytes or memory"
         )
     proposals.sort(key=lambda proposal: proposal.cost_nbytes)
     now = None if present is None else _proposal(shape, *present, itemsize, accesses, bounds)
@@ -114,17 +114,13 @@ def advise(
 
 
 def _check_bounds(shape: Ints, itemsize: int, bounds: Bounds) -> None:
-    """Raise `ValueError` if `max_files` shards cannot hold the array, or are fewer than the writers."""
+    """Raise `ValueError` if `max_files` shards cannot hold the array."""
     total = math.prod(shape) * itemsize
     if bounds.max_files is not None and bounds.max_files * bounds.largest_shard < total:
         raise ValueError(
             f"max_files: expected at least {-(-total // bounds.largest_shard)} shards of at most "
             f"{format_nbytes(bounds.largest_shard)} (shard_nbytes and memory) for {format_nbytes(total)}, got {bounds.max_files}; "
             "allow more shards or larger ones"
-        )
-    if bounds.max_files is not None and bounds.max_files < bounds.writers:
-        raise ValueError(
-            f"max_files: expected at least one shard for each of {bounds.writers} writers, got {bounds.max_files}"
         )
 
 
@@ -140,7 +136,7 @@ def _chunk_shapes(
     costs = np.zeros(len(candidates))
     for access in accesses:
         n = access.touched(shape, candidates)
-        costs += access.weight * n * (nbytes / bounds.ratio + REQUEST_NBYTES)
+        costs += access.weight * n * (nbytes + REQUEST_NBYTES)
     # of equal costs, the size nearest to the target, then the most compact shape
     order = np.lexsort((candidates.sum(axis=1), np.abs(np.log(nbytes / target)), np.round(costs, -3)))
     for at in order.tolist():
@@ -164,9 +160,7 @@ def _shard_shape(
     counts = _candidates(tuple(-(-n // size) for n, size in zip(shape, chunk, strict=True)))
     shards = counts * np.array(chunk)
     n_files = np.prod([-(-n // shards[:, axis]) for axis, n in enumerate(shape)], axis=0)
-    fits = (shards.astype(float).prod(axis=1) * itemsize <= bounds.largest_shard) & (
-        n_files >= bounds.writers
-    )
+    fits = shards.astype(float).prod(axis=1) * itemsize <= bounds.largest_shard
     if bounds.max_files is not None:
         fits &= n_files <= bounds.max_files
     shards, n_files = shards[fits], n_files[fits]
@@ -189,7 +183,7 @@ def _proposal(
     bounds: Bounds,
 ) -> Proposal:
     chunk_nbytes, shard_nbytes = math.prod(chunk) * itemsize, math.prod(shard) * itemsize
-    costs = tuple(_cost(access, shape, chunk, shard, itemsize, bounds.ratio) for access in accesses)
+    costs = tuple(_cost(access, shape, chunk, shard, itemsize) for access in accesses)
     weights = sum(access.weight for access in accesses)
     mean = sum(
         access.weight * (cost.read_nbytes + REQUEST_NBYTES * cost.n_requests)
@@ -204,15 +198,13 @@ def _proposal(
         math.prod(-(-n // size) for n, size in zip(shape, shard, strict=True)),
         n_chunks,
         16 * n_chunks + 4,
-        int(shard_nbytes * (1 + 1 / bounds.ratio)),
+        2 * shard_nbytes,
         costs,
         mean / weights,
     )
 
 
-def _cost(
-    access: AccessPattern, shape: Ints, chunk: Ints, shard: Ints, itemsize: int, ratio: float
-) -> AccessCost:
+def _cost(access: AccessPattern, shape: Ints, chunk: Ints, shard: Ints, itemsize: int) -> AccessCost:
     n_chunks, n_shards = float(access.touched(shape, chunk)), float(access.touched(shape, shard))
     decoded = n_chunks * math.prod(chunk)
     return AccessCost(
@@ -220,7 +212,7 @@ def _cost(
         n_chunks,
         n_shards,
         n_chunks + n_shards,
-        decoded * itemsize / ratio,
+        decoded * itemsize,
         min(1.0, access.n_elements / decoded),
         (access.n_elements + math.prod(chunk)) * itemsize * 1.0,
     )

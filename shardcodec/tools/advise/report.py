@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,11 +28,7 @@ class Bounds(Record):
     max_files : int or None
         Maximum number of shards.
     memory : int, str or None
-        Memory of a writer in bytes. It holds a shard without encoding and its encoded bytes.
-    writers : int
-        Number of writers that work at the same time, each on shards of its own.
-    ratio : float
-        Expected compression ratio.
+        Memory of a writer in bytes. It holds a shard without encoding, and as many encoded bytes.
 
     Examples
     --------
@@ -47,8 +42,6 @@ class Bounds(Record):
     shard_nbytes: int = 512 << 20
     max_files: int | None = None
     memory: int | None = None
-    writers: int = 1
-    ratio: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("chunk_nbytes", "shard_nbytes", "memory"):
@@ -57,18 +50,16 @@ class Bounds(Record):
     def check(self) -> None:
         """Raise `TypeError` or `ValueError` for a field of another type, or out of range."""
         check_fields(self)
-        for name in ("chunk_nbytes", "shard_nbytes", "max_files", "memory", "writers"):
+        for name in ("chunk_nbytes", "shard_nbytes", "max_files", "memory"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ValueError(f"{name}: expected at least 1, got {number}")
-        if not 0 < self.ratio < math.inf:
-            raise ValueError(f"ratio: expected a positive number, got {self.ratio}")
 
     @property
     def largest_shard(self) -> int:
         """Largest size of a shard without encoding, in bytes."""
         if self.memory is None:
             return self.shard_nbytes
-        return max(1, min(self.shard_nbytes, int(self.memory / (1 + 1 / self.ratio))))
+        return max(1, min(self.shard_nbytes, self.memory // 2))
 
 
 @dataclass(frozen=True)

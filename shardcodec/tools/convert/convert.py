@@ -30,12 +30,11 @@ from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
 from .choice_texts import rules_of
 from .choices import Choices
-from .cost import Prices, array_reports
 from .intermediate import Intermediate
 from .open_source import open_source, selection_of
 from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
-from .run_plan import Execution, left_of, run_report
+from .run_plan import Execution, array_reports, left_of, run_report
 from .source import SourceTree
 from .write_units import Totals, is_finished
 
@@ -125,7 +124,6 @@ def convert(
     dask: Any = None,
     fail_fast: bool = False,
     dry_run: bool = False,
-    prices: Prices | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_array: OnArray | None = None,
@@ -197,8 +195,6 @@ def convert(
         not written. Malformed metadata of an array or a group are an error; by default the node is left out, and the report names it.
     dry_run : bool
         Write nothing, and estimate the cost.
-    prices : Prices, optional
-        Prices of requests, for the estimate.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -272,7 +268,7 @@ def convert(
             may_use_intermediate=temp is not None,
         )
         others = count_objects(tree.others, monitor, options.threads)
-        arrays = tuple(array_reports(plan, tree, prices, has_cost=dry_run))
+        arrays = tuple(array_reports(plan, tree, has_cost=dry_run))
         if on_array is not None:
             for array_report in arrays:
                 on_array(array_report)
@@ -389,7 +385,7 @@ def plan_convert(
     destination: Any,
     file: str | os.PathLike[str],
     *,
-    n_parts: int,
+    parts: int = 1,
     chunks: Sequence[int] | Mapping[str, Any] | str | None = None,
     shards: int | Sequence[int] | Mapping[str, Any] | str | None = None,
     access: str | Sequence[str] = (),
@@ -413,7 +409,7 @@ def plan_convert(
         As for `convert`.
     file : path-like
         The new file of the plan. All workers must reach it, the source and the destination under the same paths.
-    n_parts : int
+    parts : int
         Number of parts.
     chunks, shards, access, codecs, like, only, exclude, exactly, array, only_arrays, verify, memory, threads, storage_options
         As for `convert`; memory and threads of one worker.
@@ -432,12 +428,12 @@ def plan_convert(
 
     Examples
     --------
-    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", parts=2, shards=(4, 3))
     >>> [tools.run_part("plan.json", part).is_complete for part in range(2)]
     [False, True]
     """
-    if n_parts < 1:
-        raise ValueError(f"parts: expected at least 1, got {n_parts}")
+    if parts < 1:
+        raise ValueError(f"parts: expected at least 1, got {parts}")
     options = current_options(argument=check({"threads": threads}))
     storage_options = placed_options(storage_options, source, destination, like)
     source, destination = (absolute(place, storage_options) for place in (source, destination))
@@ -454,11 +450,11 @@ def plan_convert(
     new.check_free()
     choices = _choices(chunks, shards, access, codecs, like, storage_options)
     plan = make_plan(
-        tree, new, choices, options, memory=as_nbytes(memory, "memory"), verify=verify, n_workers=n_parts
+        tree, new, choices, options, memory=as_nbytes(memory, "memory"), verify=verify, n_workers=parts
     )
     others = count_objects(tree.others, Monitor(), options.threads)
-    _plan_file(plan, file, source, destination, storage_options, n_parts).write()
-    return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
+    _plan_file(plan, file, source, destination, storage_options, parts).write()
+    return _planned(plan, options, tuple(array_reports(plan, tree, has_cost=True)), others, tree)
 
 
 def _choices(

@@ -132,8 +132,6 @@ class Cost(Record):
         Decoded bytes of the source chunks that are read, divided by those of the array.
     n_files : int
         New objects at most.
-    price : float or None
-        Price of the requests, if the prices of requests were given.
     """
 
     n_reads: int
@@ -142,10 +140,9 @@ class Cost(Record):
     write_nbytes: int | None
     amplification: float
     n_files: int
-    price: float | None = None
 
     def facts(self) -> Iterator[Fact]:
-        """Yield reads, writes and the price.
+        """Yield reads and writes.
 
         Yields
         ------
@@ -157,8 +154,6 @@ class Cost(Record):
         reads, writes = (format_count(n, "request", ",") for n in (self.n_reads, self.n_writes))
         yield "reads", f"{reads}, about {read}, amplification {self.amplification:.3g}"
         yield "writes", f"{writes}, about {write}, {format_count(self.n_files, 'file', ',')}"
-        if self.price is not None:
-            yield "price", f"{self.price:.2f} for the requests"
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def run_part(
 
     Examples
     --------
-    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", parts=2, shards=(4, 3))
     >>> [tools.run_part("plan.json", part).is_complete for part in range(2)]
     [False, True]
     """
@@ -215,7 +215,7 @@ def status(file: str | os.PathLike[str]) -> StatusReport:
 
     Examples
     --------
-    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", parts=2, shards=(4, 3))
     >>> report = tools.run_part("plan.json", 0)
     >>> state = tools.status("plan.json")
     >>> state.n_finished, state.n_shards

@@ -168,10 +168,10 @@ def _nothing() -> None:
 
 def _check_arguments(target: Any, to: Any, backup: Any, dry_run: bool) -> None:
     if to is not None and backup is not None:
-        raise ValueError("expected one of `to` (--to) and `backup` (--in-place --backup), got both")
+        raise ValueError("expected one of `to` (--to) and `backup` (--backup), got both")
     if to is None and backup is None and not dry_run:
         raise ValueError(
-            "expected `to` (--to), a new place, or `backup` (--in-place --backup), a folder for the old objects of a repair in place"
+            "expected `to` (--to), a new place, or `backup` (--backup), a folder for the old objects of a repair in place"
         )
     if backup is not None and is_url(backup):
         raise ValueError(f"backup: expected a local folder, got {backup}")

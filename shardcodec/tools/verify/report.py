@@ -156,7 +156,7 @@ class VerifiedArray(Record):
             )
             yield "no checksum", text
         if not self.has_index_checksum:
-            yield "no checksum", "of the indexes; `shardcodec compact --index-crc` makes an array that has it"
+            yield "no checksum", "of the indexes; `shardcodec compact --to` makes an array that has it"
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class VerifyReport(Report):
         """Yield commands that help with what was found."""
         path, kinds = shlex.quote(self.target), self.kinds
         if any(kinds.get(kind) for kind in _REPAIRED):
-            yield f"`shardcodec repair {path} --to NEW --dry-run` shows what can be restored; `--from COPY` takes the rest from a copy"
+            yield f"`shardcodec repair {path} --to NEW --dry-run` shows what can be restored; `--copy COPY` takes the rest from a copy"
         if any(kinds.get(kind) for kind in _REPLACED):
             yield "`repair` keeps all that decodes: copy objects that differ, or are missing, from the hierarchy that is right"
         # they may have the last copy of a document that cannot be read
