@@ -16,6 +16,7 @@ from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import NestedShard, OpenedShard, read_runs
 from ..access.placement import ABSENT
+from ..access.shard_layout import TAIL_NBYTES, header_and_footer
 from .chunk_check import ChunkCheck, Level, Problem
 from .damage.displacement import (
     Displacement,
@@ -347,13 +348,22 @@ class _ShardSurvey:
         here, there = prove(entries, shift, whole, in_other, headers)
         if displaced.moves_all:
             here, there = np.zeros_like(whole), in_other
+        is_doubtful = self._has_lost_bytes(index, displaced) and bool((whole & ~here).any())
         if has_sizes:
             whole &= here
-        if not displaced.is_packed and not there.any():
+        if not displaced.is_packed and not there.any() and not is_doubtful:
             return None
         self.places[here] = entries[here]
         self.places[there] = moved[there]
         return displaced
+
+    def _has_lost_bytes(self, index: StoredIndex, displaced: Displacement) -> bool:
+        """Return True if bytes are missing, so that a place that is not proved may be wrong.
+
+        An index with a right checksum says this. If it misses more bytes than the object has, an entry is more likely a wrong one.
+        """
+        has_lost = displaced.kind is FindingKind.LOST_HEAD and self.spec.n_index_checksums > 0
+        return has_lost and -displaced.shift <= index.offset
 
     @property
     def _has_sizes_in_headers(self) -> bool:
@@ -390,6 +400,8 @@ class _ShardSurvey:
             return None
         if not self.spec.n_index_checksums and not has_all_chunks(entries, self.inside):
             return None  # a damaged entry may name another whole inner chunk at this distance
+        if drift > 0 and self._has_mark(entries):
+            return None
         moved = shifted(entries, drift, index, self.view.nbytes)
         if drift > 0:
             behind = entries[:, 0] > entries[missing, 0].min()
@@ -403,6 +415,16 @@ class _ShardSurvey:
         self.places[there] = moved[there]
         detail = f"{np.count_nonzero(there)} inner chunks are {abs(drift)} bytes {'before' if drift < 0 else 'behind'} their offsets"
         return Displacement(FindingKind.SHIFTED_DATA, drift, detail, is_packed=False)
+
+    def _has_mark(self, entries: Entries) -> bool:
+        """Return True if a writer's mark of header and footer is where it says: no bytes were lost or inserted before it."""
+        user = header_and_footer(
+            self.spec,
+            entries,
+            self.view.nbytes,
+            lambda low, n: bytes(self.view.range(low, min(n, TAIL_NBYTES))),
+        )
+        return user is not None and user.is_marked
 
     def _has_unreferenced(
         self, index: StoredIndex, entries: Entries, stored: Flags, is_damaged: bool

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 from damage import Original, case_spec, cases_of, inside, known
 from golden.make_broken import Case, cases, nested, sound_cases
-from helpers import RAW, create, letters, letters_spec
+from helpers import RAW, WORDS, assemble, create, letters, letters_spec
+from reference import crc32c
 from spec_json import CRC, LITTLE
 from zarr.codecs import Crc32cCodec
 
@@ -136,6 +138,18 @@ def rows_of_page() -> dict[str, tuple[str, str]]:
     text = PAGE.read_text().partition("| shard | `verify` says | `repair` keeps |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
     return {name: (kind, kept) for name, kind, kept in rows}
+
+
+@pytest.mark.parametrize("from_end", [False, True])
+def test_place_is_not_proved_where_old_inner_chunks_have_the_same_sizes(from_end: bool) -> None:
+    """All inner chunks were replaced, each in a new place. Two places were cut off at an end: nothing tells at which."""
+    spec, whole = letters_spec(codecs=[*RAW, CRC]), letters(checksums=True)
+    old = b"".join(word.upper() + struct.pack("<I", crc32c(word.upper())) for word in WORDS)
+    stored = old + whole[: len(old)]
+    entries = [(len(old) + 8 * i, 8) for i in range(4)]
+    found = look(assemble(stored[:-16] if from_end else stored[16:], entries), spec)
+    assert {finding.kind for finding in errors(found)} == {FindingKind.LOST_HEAD}
+    assert found.is_lost.all() and not is_found(found).any()
 
 
 def test_page_names_every_damaged_shard() -> None:

@@ -5,7 +5,8 @@
 A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
 lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
 before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
-whole chunks are possible; a chunk is proved if all of them put it in the same place.
+whole chunks are possible, and those that leave no more damaged chunks and explain every whole one that they do not leave: it may
+be an old one, where the shard had dead bytes. A chunk is proved if all possible cuts put it in the same place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .index_search import IndexStatus, StoredIndex
 __all__ = ["Displacement", "displacement_of", "drift_of", "has_all_chunks", "prove", "shifted"]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Pair = tuple[Flags, Flags]
+Spans = tuple[Numbers, Numbers]
 
 _FAR = 2**62  # behind the end of any file
 
@@ -139,16 +142,71 @@ def prove(
     places, and behind the first that, with all behind it, begins in the other. A header that may be of another proves nothing.
     """
     live = _could_be_written(entries) & ~is_absent(entries)
-    offsets, sizes = np.where(live[:, None], entries, np.uint64(0)).astype(np.int64).T
-    ends, moved = offsets + sizes, offsets + shift
+    own = _spans(np.where(live[:, None], entries, np.uint64(0)))
+    other = own + shift
     if headers is None:
-        cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(moved[live], 0)]))
-        before, behind = np.sort(ends[in_place]), np.sort(moved[in_other])
-        n_whole = np.searchsorted(before, cuts, side="right") - np.searchsorted(behind, cuts, side="left")
-        possible = cuts[n_whole == n_whole.max()]
-        return in_place & (ends <= possible.min()), in_other & (moved >= possible.max())
+        possible = _possible_cuts((own[live], other[live]), (own[in_place], other[in_other]))
+        return in_place & (own[:, 1] <= possible.min()), in_other & (other[:, 0] >= possible.max())
+    offsets, moved = own[:, 0], other[:, 0]
     is_before = offsets < offsets[live & ~headers[0]].min(initial=_FAR)
     is_behind = moved > moved[live & ~headers[1]].max(initial=-_FAR)
     last = offsets[live & is_before & ~np.isin(offsets, moved[live])].max(initial=-_FAR)
     first = moved[live & is_behind & ~np.isin(moved, offsets[live])].min(initial=_FAR)
-    return in_place & (ends <= last) & (last < first), in_other & (moved >= first) & (last < first)
+    return in_place & (own[:, 1] <= last) & (last < first), in_other & (moved >= first) & (last < first)
+
+
+def _spans(entries: Entries) -> Numbers:
+    """Return the first byte of each entry and the byte behind its last one."""
+    return np.cumsum(entries.astype(np.int64), axis=1)
+
+
+def _possible_cuts(live: Spans, whole: Spans) -> Numbers:
+    """Return the bytes of the object where the missing ones may have been, among all that make a difference.
+
+    `live` has the spans of all inner chunks in their own places, and in the shifted places; `whole` those of the whole ones.
+    """
+    limits = np.concatenate(live).ravel()
+    cuts = np.unique(np.clip(np.concatenate([[0], limits, limits + 1]), 0, live[1].max(initial=0)))
+    n_whole = _n_left(cuts, whole)
+    n_damaged = _n_left(cuts, live) - n_whole
+    best = n_whole == n_whole.max()
+    first, last = _limits_of_whole(live, whole)
+    explained = (
+        (_n_around(cuts, whole[0]) + _n_around(cuts, whole[1]) == 0) & (cuts >= first) & (cuts <= last)
+    )
+    return np.asarray(cuts[best | (explained & (n_damaged <= n_damaged[best].min()))])
+
+
+def _limits_of_whole(live: Spans, whole: Spans) -> tuple[int, int]:
+    """Return the limits of a cut by the whole inner chunks that cannot have been old ones."""
+    shift = live[1][:1, 0] - live[0][:1, 0]
+    first = whole[0][~_can_be_old(whole[0] - shift, live[0]), 1].max(initial=0)
+    last = whole[1][~_can_be_old(whole[1], live[0]), 0].min(initial=_FAR)
+    return int(first), int(last)
+
+
+def _can_be_old(spans: Numbers, live: Numbers) -> Flags:
+    """Return which spans lie among dead bytes, so that smaller dead inner chunks fit between them and their neighbours, or are live ones."""
+    live = np.unique(live, axis=0)
+    begins, ends = np.sort(live[:, 0]), np.sort(live[:, 1])
+    before = np.searchsorted(ends, spans[:, 0], side="right")
+    behind = np.searchsorted(begins, spans[:, 1], side="left")
+    gaps = np.stack(
+        [spans[:, 0] - np.append(0, ends)[before], np.append(begins, ends[-1:])[behind] - spans[:, 1]]
+    )
+    smallest = (live[:, 1] - live[:, 0]).min(initial=_FAR)
+    is_dead = (before == behind) & ((gaps == 0) | (gaps >= smallest)).all(axis=0)
+    is_live = (behind - before == 1) & np.isin(spans[:, 0], begins) & np.isin(spans[:, 1], ends)
+    return np.asarray(is_dead | is_live)
+
+
+def _n_left(cuts: Numbers, spans: Spans) -> Numbers:
+    """Return how many inner chunks each cut leaves in their own places or in the shifted places."""
+    before = np.searchsorted(np.sort(spans[0][:, 1]), cuts, side="right")
+    return np.asarray(before + len(spans[1]) - np.searchsorted(np.sort(spans[1][:, 0]), cuts, side="left"))
+
+
+def _n_around(cuts: Numbers, spans: Numbers) -> Numbers:
+    """Return how many spans have bytes on both sides of each cut."""
+    begun = np.searchsorted(np.sort(spans[:, 0]), cuts, side="left")
+    return np.asarray(begun - np.searchsorted(np.sort(spans[:, 1]), cuts, side="right"))
