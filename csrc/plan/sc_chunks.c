@@ -5,12 +5,16 @@
 #include <pthread.h>
 
 #include "base/sc_alloc.h"
+#include "base/sc_visits.h"
 
 /* So much memory for each part, and at most so many parts: in smaller ones chance would fill some more than others. */
 #define PART_NBYTES ((uint64_t)512 << 20)
 #define MAX_PARTS 16u
 
 #define MIN_BUCKETS 64u
+
+/* Unused entries of a part, from which on they are freed. */
+#define MAX_UNUSED 128u
 
 /* The share of the queue of new chunks, and the limit of what a chunk's uses count. */
 #define NEW_SHARE 10
@@ -34,10 +38,14 @@ struct node {
     bool returns; /* loading: it was a ghost */
 };
 
+/* What a node needs, with its places in a table and what the allocator takes; and a chunk beside its elements. */
+#define NODE_NBYTES (sizeof(struct node) + 4 * sizeof(void *) + 16)
+#define CHUNK_NBYTES (sizeof(struct sc_kept_chunk) + SC_ALIGNMENT + 2 * 16)
+
 struct table {
-    struct table *smaller; /* the one before it grew, which look-ups may still use */
-    size_t n_buckets;      /* a power of two */
-    unsigned parity; /* not that of `smaller`, whose chains stay as they are while this one is made */
+    struct table *older; /* the one before, which look-ups may still use */
+    size_t n_buckets;    /* a power of two */
+    unsigned parity; /* not that of `older`, whose chains stay as they are while this one is made */
     _Atomic(struct node *) buckets[];
 };
 
@@ -52,7 +60,9 @@ struct part {
     _Atomic(struct table *) table;
     size_t n_nodes;
     struct node *unused_nodes;
+    size_t n_unused_nodes;
     struct sc_kept_pool pool;
+    struct sc_visits look_ups;
     struct queue queues[N_QUEUES];
     struct sc_chunks_info info;
 };
@@ -125,17 +135,17 @@ new_table(size_t n_buckets)
 }
 
 static void
-grow(struct part *part)
+resize(struct part *part, size_t n_buckets)
 {
-    struct table *smaller = part->table, *table = new_table(smaller->n_buckets * 2);
+    struct table *older = part->table, *table = new_table(n_buckets);
 
     if (!table)
         return; /* longer chains */
-    table->smaller = smaller;
-    table->parity = !smaller->parity;
-    for (size_t i = 0; i < smaller->n_buckets; i++) {
-        for (struct node *node = smaller->buckets[i], *next; node; node = next) {
-            next = node->next[smaller->parity];
+    table->older = older;
+    table->parity = !older->parity;
+    for (size_t i = 0; i < older->n_buckets; i++) {
+        for (struct node *node = older->buckets[i], *next; node; node = next) {
+            next = node->next[older->parity];
             enter(table, node);
         }
     }
@@ -145,7 +155,7 @@ grow(struct part *part)
 static uint64_t
 charge_of(uint64_t nbytes)
 {
-    return nbytes + sizeof(struct sc_kept_chunk) + sizeof(struct node);
+    return nbytes + NODE_NBYTES + CHUNK_NBYTES;
 }
 
 static void
@@ -167,12 +177,14 @@ add_node(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint6
 {
     struct node *node = part->unused_nodes;
 
-    if (node)
+    if (node) {
         part->unused_nodes = node->older;
-    else if (!(node = sc_calloc(1, sizeof *node)))
+        part->n_unused_nodes--;
+    } else if (!(node = sc_calloc(1, sizeof *node))) {
         return NULL;
+    }
     if (part->n_nodes >= part->table->n_buckets)
-        grow(part);
+        resize(part, part->table->n_buckets * 2);
     node->hash = hash;
     node->uses = 0;
     node->key = *key;
@@ -192,6 +204,44 @@ remove_node(struct part *part, struct node *node)
     part->n_nodes--;
     node->older = part->unused_nodes;
     part->unused_nodes = node;
+    part->n_unused_nodes++;
+}
+
+static void
+free_unused(struct part *part)
+{
+    while (part->table && part->table->older) {
+        struct table *older = part->table->older;
+
+        part->table->older = older->older;
+        sc_free(older);
+    }
+    while (part->unused_nodes) {
+        struct node *node = part->unused_nodes;
+
+        part->unused_nodes = node->older;
+        sc_free(node);
+    }
+    part->n_unused_nodes = 0;
+    sc_kept_pool_free(&part->pool);
+}
+
+/* Free unused entries and tables if there are many of them. False: a look-up goes on, so a later call does it. */
+static bool
+trim(struct part *part)
+{
+    size_t n_buckets = part->table->n_buckets;
+
+    if (part->n_unused_nodes + part->pool.n_unused < MAX_UNUSED)
+        return true;
+    while (n_buckets > MIN_BUCKETS && n_buckets / 4 > part->n_nodes)
+        n_buckets /= 2;
+    if (n_buckets < part->table->n_buckets)
+        resize(part, n_buckets);
+    if (!sc_visits_none(&part->look_ups))
+        return false;
+    free_unused(part);
+    return true;
 }
 
 /* ---- queues; under the mutex ---- */
@@ -228,7 +278,7 @@ forget_ghost(struct part *part)
     if (!oldest)
         return false;
     leave(part, oldest);
-    discharge(part, sizeof *oldest);
+    discharge(part, NODE_NBYTES);
     remove_node(part, oldest);
     return true;
 }
@@ -239,7 +289,7 @@ join_ghosts(struct part *part, struct node *node)
 {
     struct queue *ghosts = &part->queues[QUEUE_GHOSTS];
 
-    charge(part, sizeof *node);
+    charge(part, NODE_NBYTES);
     join(part, node, QUEUE_GHOSTS);
     while (ghosts->nbytes > part->info.max_nbytes && ghosts->oldest != node)
         (void)forget_ghost(part);
@@ -272,15 +322,21 @@ next_victim(struct part *part)
 }
 
 /* Evict chunks, and then forget keys, until so many bytes fit; the list of unused memory grows. False: chunks that are being loaded
- * take too much. */
+ * take too much, or entries that cannot be freed yet. */
 static bool
 make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
 {
-    while (part->info.nbytes + nbytes > part->info.max_nbytes) {
+    for (unsigned n = 1; part->info.nbytes + nbytes > part->info.max_nbytes; n++) {
         struct node *node = next_victim(part);
         struct sc_kept_chunk *chunk;
         bool was_new;
 
+        if (n % MAX_UNUSED == 0) {
+            sc_kept_chunks_give_back(*unused);
+            *unused = NULL;
+            if (!trim(part))
+                return false;
+        }
         if (!node && forget_ghost(part))
             continue;
         if (!node)
@@ -312,10 +368,9 @@ count_use(struct node *node)
 
 /* Return a chunk, held, and its node; NULL: it is not there, or moves at this moment. Takes no lock. */
 static struct sc_kept_chunk *
-look_up(struct sc_chunks *chunks, const struct sc_chunk_key *key, struct node **node)
+look_up(struct part *part, const struct sc_chunk_key *key, uint64_t hash, struct node **node)
 {
-    uint64_t hash = hash_of(key);
-    struct table *table = part_of(chunks, hash)->table;
+    struct table *table = part->table;
     _Atomic(struct node *) *place = bucket_of(table, hash);
 
     for (unsigned i = 0; i < MAX_STEPS && (*node = *place) != NULL; i++) {
@@ -328,22 +383,32 @@ look_up(struct sc_chunks *chunks, const struct sc_chunk_key *key, struct node **
     return NULL;
 }
 
+/* Do as look_up; also count the use if it is one. */
+static struct sc_kept_chunk *
+visit(struct sc_chunks *chunks, const struct sc_chunk_key *key, bool is_use)
+{
+    uint64_t hash = hash_of(key);
+    struct part *part = part_of(chunks, hash);
+    atomic_uint *line = sc_visit_begin(&part->look_ups);
+    struct node *node;
+    struct sc_kept_chunk *chunk = look_up(part, key, hash, &node);
+
+    if (chunk && is_use)
+        count_use(node);
+    sc_visit_end(line);
+    return chunk;
+}
+
 struct sc_kept_chunk *
 sc_chunks_find(struct sc_chunks *chunks, const struct sc_chunk_key *key)
 {
-    struct node *node;
-    struct sc_kept_chunk *chunk = look_up(chunks, key, &node);
-
-    if (chunk)
-        count_use(node);
-    return chunk;
+    return visit(chunks, key, true);
 }
 
 bool
 sc_chunks_has(struct sc_chunks *chunks, const struct sc_chunk_key *key)
 {
-    struct node *node;
-    struct sc_kept_chunk *chunk = look_up(chunks, key, &node);
+    struct sc_kept_chunk *chunk = visit(chunks, key, false);
 
     sc_kept_chunk_release(chunk);
     return chunk != NULL;
@@ -358,7 +423,7 @@ begin_load(struct part *part, struct node *node, const struct sc_chunk_key *key,
 
     if (returns) {
         leave(part, node);
-        discharge(part, sizeof *node);
+        discharge(part, NODE_NBYTES);
     } else if (!(node = add_node(part, key, hash, nbytes))) {
         return NULL;
     }
@@ -386,7 +451,7 @@ claim(struct part *part, const struct sc_chunk_key *key, uint64_t hash, uint64_t
     if (charge_of(nbytes) > part->info.max_nbytes)
         return SC_CACHE_PASS;
     if (!node && !at_once) {
-        if (make_room(part, sizeof *node, unused) && (node = add_node(part, key, hash, nbytes)) != NULL)
+        if (make_room(part, NODE_NBYTES, unused) && (node = add_node(part, key, hash, nbytes)) != NULL)
             join_ghosts(part, node);
         return SC_CACHE_PASS;
     }
@@ -415,6 +480,7 @@ sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64
 
     *chunk = NULL;
     pthread_mutex_lock(&part->mutex);
+    (void)trim(part);
     while ((node = node_of(part, key, hash)) != NULL && node->queue == LOADING)
         pthread_cond_wait(&part->loaded, &part->mutex);
     *evictions -= part->info.evictions;
@@ -479,21 +545,6 @@ clear_part(struct part *part)
     part->info.n_chunks = 0;
 }
 
-/* Free what look-ups may use until the end. */
-static void
-free_part(struct part *part)
-{
-    for (struct table *table = part->table, *smaller; table; table = smaller) {
-        smaller = table->smaller;
-        sc_free(table);
-    }
-    for (struct node *node = part->unused_nodes, *next; node; node = next) {
-        next = node->older;
-        sc_free(node);
-    }
-    sc_kept_pool_free(&part->pool);
-}
-
 struct sc_chunks *
 sc_chunks_new(uint64_t max_nbytes)
 {
@@ -525,6 +576,7 @@ sc_chunks_clear(struct sc_chunks *chunks)
 
         pthread_mutex_lock(&part->mutex);
         clear_part(part);
+        (void)trim(part);
         pthread_cond_broadcast(&part->loaded);
         pthread_mutex_unlock(&part->mutex);
     }
@@ -537,7 +589,8 @@ sc_chunks_free(struct sc_chunks *chunks)
         struct part *part = &chunks->parts[i];
 
         clear_part(part);
-        free_part(part);
+        free_unused(part);
+        sc_free(part->table);
         pthread_cond_destroy(&part->loaded);
         pthread_mutex_destroy(&part->mutex);
     }
@@ -589,6 +642,7 @@ sc_chunks_renew(struct sc_chunks *chunks)
         struct part *part = &chunks->parts[i];
 
         init_part(part);
+        memset(&part->look_ups, 0, sizeof part->look_ups);
         clear_part(part);
         part->info.evictions = 0;
     }

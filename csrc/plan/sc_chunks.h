@@ -18,7 +18,7 @@
  * only counts: it moves nothing.
  *
  * `find` takes no lock and allocates nothing (sc_kept_chunk.h says why that is safe). Rarely it overlooks a chunk whose entry is used
- * again at this moment; its bytes are then read, and `claim` finds it. Claims hold a mutex, of which a large cache has several, never
+ * again at this moment; its bytes are then read, and `claim` finds it. It is a visit (sc_visits.h), so that unused entries are freed. Claims hold a mutex, of which a large cache has several, never
  * while elements are decoded or copied.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CHUNKS_H
@@ -37,7 +37,7 @@ struct sc_chunks_info {
 /* NULL: no memory. */
 struct sc_chunks *sc_chunks_new(uint64_t max_nbytes);
 
-/* Forget all chunks; those that were taken may still be in use. Their entries are kept for new ones, and are not counted. */
+/* Forget all chunks; those that were taken may still be in use. */
 void sc_chunks_clear(struct sc_chunks *chunks);
 
 /* No thread may use the cache or hold one of its chunks any more. */

@@ -22,6 +22,7 @@ give_back(struct sc_kept_chunk *chunk)
     struct sc_kept_pool *pool = chunk->pool;
 
     sc_free(chunk->elements);
+    atomic_fetch_add(&pool->n_unused, 1);
     chunk->next = pool->unused;
     while (!atomic_compare_exchange_weak(&pool->unused, &chunk->next, chunk))
         ;
@@ -35,7 +36,9 @@ take(struct sc_kept_pool *pool)
 
     while (chunk && !atomic_compare_exchange_weak(&pool->unused, &chunk, chunk->next))
         ;
-    if (!chunk && (chunk = sc_calloc(1, sizeof *chunk)) != NULL)
+    if (chunk)
+        atomic_fetch_sub(&pool->n_unused, 1);
+    else if ((chunk = sc_calloc(1, sizeof *chunk)) != NULL)
         chunk->pool = pool;
     return chunk;
 }
@@ -108,8 +111,9 @@ sc_kept_chunks_give_back(struct sc_kept_chunk *unused)
 void
 sc_kept_pool_free(struct sc_kept_pool *pool)
 {
-    for (struct sc_kept_chunk *chunk = pool->unused, *next; chunk; chunk = next) {
+    for (struct sc_kept_chunk *chunk = atomic_exchange(&pool->unused, NULL), *next; chunk; chunk = next) {
         next = chunk->next;
         sc_free(chunk);
+        atomic_fetch_sub(&pool->n_unused, 1);
     }
 }

@@ -1,7 +1,7 @@
 /* sc_kept_chunk.h - decoded elements of an inner chunk that threads share
  *
- * A thread may come upon a chunk that is evicted at this moment, because it takes no lock. So a `struct sc_kept_chunk` is freed only with
- * the cache; before, it is used again, for other elements of another chunk. A thread holds a chunk once it has raised n_users from above
+ * A thread may come upon a chunk that is evicted at this moment, because it takes no lock. So a `struct sc_kept_chunk` is freed only while
+ * no look-up goes on; before, it is used again, for other elements of another chunk. A thread holds a chunk once it has raised n_users from above
  * 0. Only then does it read which chunk it is:
  *
  *     new --> 0 users, then the key is written, then 2 users: the table of the cache, and the thread that decodes the elements
@@ -35,6 +35,7 @@ struct sc_kept_chunk {
 /* Chunks without elements. Any thread gives one back. Only one thread at a time takes one: the caller holds a mutex. */
 struct sc_kept_pool {
     _Atomic(struct sc_kept_chunk *) unused;
+    atomic_size_t n_unused;
 };
 
 /* Return memory for a chunk that will be decoded, from a list of chunks with elements if one has the size: most chunks of an array are
@@ -51,7 +52,7 @@ void sc_kept_chunk_release_to(struct sc_kept_chunk *chunk, struct sc_kept_chunk 
 /* Free the elements of a list. */
 void sc_kept_chunks_give_back(struct sc_kept_chunk *unused);
 
-/* Free the memory. No thread uses a chunk any more. */
+/* Free the unused ones. The caller holds the mutex, and no look-up that began before they were unused goes on. */
 void sc_kept_pool_free(struct sc_kept_pool *pool);
 
 #endif

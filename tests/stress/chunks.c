@@ -4,6 +4,7 @@
  * another key, or loaded at this moment: it must never return one with elements of another key, or with half of its own. The cache is
  * so small that memory is used again at once, and so full of keys that its table grows.
  * SPDX-License-Identifier: MIT */
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +20,12 @@
 #define N_KEYS 600u
 #define N_GROWN 200000u
 #define MAX_NBYTES (64u << 10)
+#define MAX_OVER (64 << 10) /* unused entries that are not freed one by one */
 
 static struct sc_chunks *chunks;
 static atomic_uint n_loaded;
 static atomic_long n_live; /* allocations */
+static atomic_long live_nbytes; /* with what the allocator takes */
 
 struct counts {
     uint64_t hits, loads, evictions;
@@ -38,20 +41,22 @@ allows(size_t nbytes)
 static void
 taken(void *memory, size_t nbytes)
 {
-    (void)memory, (void)nbytes;
+    (void)nbytes;
     n_live++;
+    live_nbytes += (long)malloc_usable_size(memory) + 8;
 }
 
 static void
 freed(void *memory)
 {
     n_live -= memory != NULL;
+    live_nbytes -= memory ? (long)malloc_usable_size(memory) + 8 : 0;
 }
 
 static uint64_t
 nbytes_of(const struct sc_chunk_key *key)
 {
-    return 128 << (key->position % 4);
+    return key->chain == 1 ? (uint64_t)128 << (key->position % 4) : key->chain;
 }
 
 static uint64_t
@@ -222,20 +227,56 @@ growth(void)
     return n_missing;
 }
 
+/* All memory of the cache stays below its bound, also while small chunks make way for large ones, beside look-ups. Entries of
+ * forgotten chunks were kept for ever and not counted: 1.7 times the bound. Return the greatest excess. */
+static long
+excess(void)
+{
+    const uint64_t sizes[] = { 64, 1u << 20, 64, 4096, 300000, 64 };
+    const uint64_t max_nbytes = 16u << 20;
+    struct counts counts = { 0 };
+    unsigned n_missing = 0;
+    long most = 0, before = live_nbytes;
+    pthread_t thread;
+
+    n_loaded = 0;
+    chunks = sc_chunks_new(max_nbytes);
+    pthread_create(&thread, NULL, finder, &n_missing);
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (uint64_t at = 0; at < 2 * max_nbytes / (sizes[i] + 200); at++) {
+            struct sc_chunk_key key = { 2 + i, sizes[i], at };
+            long nbytes;
+
+            read_chunk(&key, false, &counts);
+            read_chunk(&key, false, &counts);
+            nbytes = live_nbytes - before - (long)max_nbytes - (long)sizes[i];
+            most = nbytes > most ? nbytes : most;
+        }
+    }
+    n_loaded = N_GROWN;
+    pthread_join(thread, NULL);
+    sc_chunks_free(chunks);
+    return most;
+}
+
 int
 main(void)
 {
     struct counts sum = { 0 };
     unsigned n_missing;
+    long n_over;
 
     sc_alloc_set_hook(&(struct sc_alloc_hook){ allows, taken, freed });
     for (int i = 0; i < N_ROUNDS; i++)
         round_of_readers(i, &sum);
     n_missing = growth();
-    printf("%llu hits, %llu chunks loaded, %llu evicted; %u not found while the table grew\n",
-           (unsigned long long)sum.hits, (unsigned long long)sum.loads, (unsigned long long)sum.evictions, n_missing);
-    if (sum.hits < 1000 || sum.evictions < 1000 || n_missing > 10 || sc_chunks_total() || n_live) {
-        fprintf(stderr, "not all was tried, chunks were not found, or memory is lost\n");
+    n_over = excess();
+    printf("%llu hits, %llu chunks loaded, %llu evicted; %u not found while the table grew; "
+           "%ld bytes above the bound\n",
+           (unsigned long long)sum.hits, (unsigned long long)sum.loads, (unsigned long long)sum.evictions, n_missing,
+           n_over);
+    if (sum.hits < 1000 || sum.evictions < 1000 || n_missing > 10 || sc_chunks_total() || n_live || n_over > MAX_OVER) {
+        fprintf(stderr, "not all was tried, chunks were not found, or memory is lost or above the bound\n");
         return 1;
     }
     return 0;
