@@ -458,9 +458,9 @@ class OpenArrayKept(OpenArrayCached):
     group = "cached index"
 
     def open(self, path: Path, case: Case) -> Any:
-        import shardcodec
+        from shardcodec.options import override
 
-        with shardcodec.options(open_files=16):
+        with override({"open_files": 16}):
             return super().open(path, case)
 
 
@@ -472,8 +472,9 @@ class OpenArrayImmutable(OpenArray):
 
     def open(self, path: Path, case: Case) -> Any:
         import shardcodec
+        from shardcodec.options import override
 
-        with shardcodec.options(open_files=16):
+        with override({"open_files": 16}):
             return shardcodec.open_array(path, threads=N_THREADS, index_cache=64 << 20, immutable=True)
 
 

@@ -280,10 +280,11 @@ def counted_work(options: Json) -> list[tuple[str, int, Callable[[], Any]]]:
     Without threads that read ahead: strace makes each call as slow as on a network, and these threads would be all that is counted.
     """
     import shardcodec
+    from shardcodec.options import override
 
     where, edge = Path(options["folder"]), options["edge"]
     works: list[tuple[str, int, Callable[[], Any]]] = []
-    with shardcodec.options(io_depth=1):
+    with override({"io_depth": 1}):
         for codec in CODECS:
             for name, with_threads in operations(where, edge, codec).items():
                 works.append((name, (edge // 32) ** 3, with_threads(2)))

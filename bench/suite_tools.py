@@ -199,9 +199,10 @@ class Compact(Row):
             import zarr
 
             import shardcodec
+            from shardcodec.options import override
 
             path = Path(shutil.copytree(context.source(self.case), context.folder / slug))
-            with shardcodec.enable(write_strategy="append", compact=False):
+            with shardcodec.enable(write_strategy="append"), override({"compact": False}):
                 array = zarr.open_array(path, mode="r+")
                 for box in _shards(self.case):
                     part = tuple(

@@ -44,6 +44,7 @@ def describe() -> dict[str, Any]:
     """
     from .compat import config, max_workers  # it imports zarr, so signals are handled before
     from .option_sources import PIPELINE_KEY, settings_in_force, source_of
+    from .options import NAMES
 
     options = settings_in_force()
     return {
@@ -52,7 +53,11 @@ def describe() -> dict[str, Any]:
         "pipeline": config.get(PIPELINE_KEY),
         "pipeline_source": source_of(PIPELINE_KEY),
         "thread_limits": {**thread_limits(), "zarr's threading.max_workers": max_workers()},
-        "options": {name: {"value": one.value, "source": one.source} for name, one in options.items()},
+        "options": {
+            name: {"value": one.value, "source": one.source}
+            for name, one in options.items()
+            if name in NAMES or one.source != "default"
+        },
         "unknown_variables": unknown_variables(),
     }
 

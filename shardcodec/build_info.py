@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import native
-from .options import NAMES, available_cpus, variable_of
+from .options import NAMES, SWITCHES, available_cpus, variable_of
 
 __all__ = ["build_info", "unknown_variables"]
 
@@ -81,7 +81,7 @@ def unknown_variables() -> dict[str, str | None]:
     dict
         For each variable the one that may be meant, or None.
     """
-    known = {variable_of(name) for name in NAMES} | {CPU_VARIABLE}
+    known = {variable_of(name) for name in NAMES + SWITCHES} | {CPU_VARIABLE}
     found: dict[str, str | None] = {}
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in known | OTHER_VARIABLES:

@@ -22,7 +22,6 @@ from .options import (
     Setting,
     active,
     available_cpus,
-    check,
     environment,
     flag,
     resolve,
@@ -206,16 +205,14 @@ def current_options(*, argument: Choices = NOTHING, attached: Choices = NOTHING)
 
 
 def is_direct() -> bool:
-    """Return the option ``direct`` of arrays without options of their own; no other option is looked at.
+    """Return the switch ``direct``; no option is looked at.
 
     Raises
     ------
     ValueError
-        Its value in the configuration or the environment is invalid.
+        An option or a switch in the environment is invalid.
     """
-    chosen = {"direct": options_of_zarr().get("direct")}
-    found = {"direct": Options.direct, **environment(), **check(chosen, where="zarr.config shardcodec:")}
-    return bool(found["direct"])
+    return bool(environment().get("direct", Options.direct))
 
 
 class Resolver:

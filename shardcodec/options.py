@@ -11,6 +11,8 @@ The first of these sources that has a value for an option determines it:
    ``ZARR_SHARDCODEC__<NAME>`` sets,
 5. the environment variable ``SHARDCODEC_<NAME>`` (``SHARDCODEC_NUM_THREADS`` for ``threads``), read once per process,
 6. the default.
+
+Switches are for experts; only their environment variables set them.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 __all__ = [
     "NAMES",
     "ORDERS",
+    "SWITCHES",
     "Durability",
     "OptionChoices",
     "Options",
@@ -43,6 +46,7 @@ __all__ = [
     "flag",
     "in_force",
     "options",
+    "override",
     "resolve",
     "settings",
     "thread_limits",
@@ -64,99 +68,29 @@ _active: ContextVar[Choices] = ContextVar("shardcodec.options", default=NOTHING)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """One value for every option.
+    """One value for every option and for every switch.
 
-    Parameters
-    ----------
-    threads : int
-        Threads of one call, including the calling thread. Default: the processors that the affinity and the cgroup
-        quota of this process permit. zarr's ``threading.max_workers``, if set, is an upper bound.
-    order : {"morton", "lexicographic", "colexicographic"}
-        Order of the inner chunks in shards that are written whole.
-    durability : {"rename", "fsync"}
-        ``"rename"``: after a killed process, the old or the new object is complete. ``"fsync"``: also after a power cut.
-    write_strategy : {"replace", "append", "in_place"}
-        How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which replaces the old
-        file. ``"append"``: to the end of the same file, so only new bytes are written; if this is unsafe or impossible, as
-        ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits their old place are overwritten under an undo
-        journal, and the others are appended; readers other than shardcodec may see a torn write (``docs/durability.md``).
-    compact : bool
-        Pack a shard when a part of it is written and a quarter of its bytes belongs to no inner chunk.
-    strict : bool
-        Raise `UnsupportedError` instead of a fallback to zarr's own pipeline.
-    allow_in_index : bool
-        Accept inner chunks that overlap the shard's index, and read the valid inner chunks of a shard with an invalid
-        entry. The format permits such an overlap, but no writer makes it, and a shard that lost its first bytes looks like
-        it. So without this option, and without checksums of the inner chunks, every read of the shard is an error.
-    index_cache : int or str
-        Bytes of decoded shard indexes that this process keeps between calls, such as ``"64MiB"``; 0 keeps none. Calls with the same number
-        share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
-        64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
-    cache : int or str
-        Bytes of decoded inner chunks that this process keeps between calls, such as ``"2GiB"``; 0 keeps none. Arrays with the same
-        numbers of ``index_cache``, ``open_files`` and ``cache`` share one cache. It is as current as the indexes, so it needs the
-        option ``index_cache``, and nothing of a local file is cached while the file is younger than two seconds, except with
-        ``immutable``. A read of a part of a shard uses and fills it; chunks that would be copied from a local file as they are, and
-        those that are shards themselves, are not cached. Those of remote objects are cached by their entity tag in S3, Google
-        Cloud Storage and Azure; in other stores only with ``immutable``.
-    cache_dir : path-like
-        Folder of a local disk in which encoded inner chunks and indexes of remote objects are kept between calls, for all
-        processes of this user; by default none are kept. It is made if it is missing. It must belong to the user, and no
-        other user may write to it. Objects are kept by their entity tag in S3, Google Cloud Storage and Azure, through
-        zarr's ``ObjectStore``; in other stores only with ``immutable``. Each call compares the tag with one request for an
-        object, unless it requests other bytes of it.
-    cache_dir_bytes : int or str
-        Bound in bytes of the files in ``cache_dir``. Those that were used longest ago are removed first. 0 keeps none.
-    open_files : int
-        Number of local files that stay open between calls, for network file systems with a slow open; 0 keeps none.
-    immutable : bool
-        A promise of the user that stored objects do not change while this process runs. Only then are the indexes of
-        objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
-        are used without a check that their name still leads to them. With ``cache_dir`` the promise includes the time since
-        an earlier process has put the bytes of an object there: they are used without a request.
-    io_depth : int or "auto"
-        Threads of one call that read or make files at the same time where a call to the file system costs a round trip; at
-        most 128. These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to
-        32, fewer if a call costs less than 128 us.
-    io_latency : float or "auto"
-        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes,
-        from 300 us on to those of shards of 6 MiB or more.
-        ``"auto"``: measured while files are read, for each file system (``shardcodec.stats()["io_latency"]``).
-    locking : {"process", "thread", "cluster"}
-        The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on
-        the file system), or only those of this process. ``"cluster"``: as ``"process"``, but it is an error
-        (`LockScopeError`) if the locks do not reach other nodes or if this cannot be told.
-    lock_timeout : float
-        Seconds to wait for a shard that another process writes before `LockError`; infinity waits without limit.
-    direct : bool
-        As long as `enable`, or a setting of zarr, selects shardcodec, replace the methods of `zarr.Array` for selections by ones that
-        do without zarr's indexers and event loop where they can, as those of `attach`. Results and errors are equal.
-    staging_nbytes : int or str
-        Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
-        chunk for each thread is held in any case.
-
-    Examples
-    --------
-    >>> shardcodec.Options(threads=2).durability
-    'rename'
+    The docstring of `options` describes the options. The switches are for experts: only environment variables set them, which
+    ``docs/options.md`` lists.
     """
 
     threads: int
     order: Order = "morton"
     durability: Durability = "rename"
     write_strategy: WriteStrategy = "replace"
-    compact: bool = True
     strict: bool = False
-    allow_in_index: bool = False
     index_cache: int = 64 << 20
     cache: int = 0
     cache_dir: str | None = None
+    immutable: bool = False
+    locking: Locking = "process"
+
+    compact: bool = True
+    allow_in_index: bool = False
     cache_dir_bytes: int = 16 << 30
     open_files: int = 0
-    immutable: bool = False
     io_depth: int | Literal["auto"] = "auto"
     io_latency: float | Literal["auto"] = "auto"
-    locking: Locking = "process"
     lock_timeout: float = 60.0
     direct: bool = True
     staging_nbytes: int = 64 << 20
@@ -170,9 +104,6 @@ class Options:
         }
 
 
-NAMES = tuple(field.name for field in fields(Options))
-
-
 class OptionChoices(TypedDict, total=False):
     """Options as keywords of a call, for type checkers; None leaves an option unchanged."""
 
@@ -180,21 +111,18 @@ class OptionChoices(TypedDict, total=False):
     order: Order | None
     durability: Durability | None
     write_strategy: WriteStrategy | None
-    compact: bool | None
     strict: bool | None
-    allow_in_index: bool | None
     index_cache: int | str | None
     cache: int | str | None
     cache_dir: str | os.PathLike[str] | None
-    cache_dir_bytes: int | str | None
-    open_files: int | None
     immutable: bool | None
-    io_depth: int | Literal["auto"] | None
-    io_latency: float | Literal["auto"] | None
     locking: Locking | None
-    lock_timeout: float | None
-    direct: bool | None
-    staging_nbytes: int | str | None
+
+
+NAMES = tuple(OptionChoices.__annotations__)
+SWITCHES = tuple(field.name for field in fields(Options) if field.name not in NAMES)
+# The names that a call or zarr's configuration may give. Tests add those of switches.
+_settable = set(NAMES)
 
 
 def _one_of(*allowed: str) -> Callable[[object], str]:
@@ -312,8 +240,12 @@ def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
     """
     parsed = {}
     for name, value in choices.items():
-        if name not in _PARSERS:
-            raise TypeError(f"shardcodec has no option {name!r}; expected one of {', '.join(_PARSERS)}")
+        if name not in _settable:
+            raise TypeError(
+                f"{where}{name}: set the environment variable {variable_of(name)} instead, before the program starts"
+                if name in SWITCHES
+                else f"shardcodec has no option {name!r}; expected one of {', '.join(NAMES)}"
+            )
         if value is None:
             continue
         try:
@@ -330,13 +262,56 @@ def options(**choices: Unpack[OptionChoices]) -> Iterator[None]:
     Parameters
     ----------
     **choices
-        Attributes of `Options`; None leaves an option unchanged. They apply to this thread (or asyncio task) and its
-        calls of zarr, not to threads of other libraries, such as dask's; use `enable` or `attach` for those.
+        The options below; None leaves an option unchanged. They apply to this thread (or asyncio task) and its calls of zarr, not
+        to threads of other libraries, such as dask's; use `enable` or `attach` for those.
+
+    Other Parameters
+    ----------------
+    threads : int
+        Threads of one call, including the calling thread. Default: the processors that the affinity and the cgroup
+        quota of this process permit. zarr's ``threading.max_workers``, if set, is an upper bound.
+    order : {"morton", "lexicographic", "colexicographic"}
+        Order of the inner chunks in shards that are written whole.
+    durability : {"rename", "fsync"}
+        ``"rename"``: after a killed process, the old or the new object is complete. ``"fsync"``: also after a power cut.
+    write_strategy : {"replace", "append", "in_place"}
+        How a part of a local shard is written. ``"replace"``: into a new file with the old bytes, which replaces the old
+        file. ``"append"``: to the end of the same file, so only new bytes are written; if this is unsafe or impossible, as
+        ``"replace"``. ``"in_place"``: inner chunks whose new encoding fits their old place are overwritten under an undo
+        journal, and the others are appended; readers other than shardcodec may see a torn write (``docs/durability.md``).
+    strict : bool
+        Raise `UnsupportedError` instead of a fallback to zarr's own pipeline.
+    index_cache : int or str
+        Bytes of decoded shard indexes that this process keeps between calls, such as ``"64MiB"``; 0 keeps none. Calls with the same number
+        share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
+        64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
+    cache : int or str
+        Bytes of decoded inner chunks that this process keeps between calls, such as ``"2GiB"``; 0 keeps none. Arrays with the same
+        numbers of ``index_cache`` and ``cache`` share one cache. It is as current as the indexes, so it needs the
+        option ``index_cache``, and nothing of a local file is cached while the file is younger than two seconds, except with
+        ``immutable``. A read of a part of a shard uses and fills it; chunks that would be copied from a local file as they are, and
+        those that are shards themselves, are not cached. Those of remote objects are cached by their entity tag in S3, Google
+        Cloud Storage and Azure; in other stores only with ``immutable``.
+    cache_dir : path-like
+        Folder of a local disk in which encoded inner chunks and indexes of remote objects are kept between calls, for all
+        processes of this user; by default none are kept. It is made if it is missing. It must belong to the user, and no
+        other user may write to it. Objects are kept by their entity tag in S3, Google Cloud Storage and Azure, through
+        zarr's ``ObjectStore``; in other stores only with ``immutable``. Each call compares the tag with one request for an
+        object, unless it requests other bytes of it.
+    immutable : bool
+        A promise of the user that stored objects do not change while this process runs. Only then are the indexes of
+        objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
+        are used without a check that their name still leads to them. With ``cache_dir`` the promise includes the time since
+        an earlier process has put the bytes of an object there: they are used without a request.
+    locking : {"process", "thread", "cluster"}
+        The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on
+        the file system), or only those of this process. ``"cluster"``: as ``"process"``, but it is an error
+        (`LockScopeError`) if the locks do not reach other nodes or if this cannot be told.
 
     Raises
     ------
     TypeError, ValueError
-        A name or a value is invalid.
+        A name or a value is invalid. The message for a switch names its environment variable.
 
     Examples
     --------
@@ -344,7 +319,14 @@ def options(**choices: Unpack[OptionChoices]) -> Iterator[None]:
     >>> with shardcodec.options(threads=1, durability="fsync"):
     ...     array[...] = 7
     """
-    token = _active.set({**_active.get(), **check(choices)})
+    with override(check(choices)):
+        yield
+
+
+@contextlib.contextmanager
+def override(parsed: Choices) -> Iterator[None]:
+    """Set options and switches for a block, with values that `check` would return."""
+    token = _active.set({**_active.get(), **parsed})
     try:
         yield
     finally:
@@ -363,7 +345,7 @@ def in_force(resolved: Options) -> AbstractContextManager[None]:
     -------
     context manager
     """
-    return options(**vars(resolved))
+    return override(vars(resolved))
 
 
 # Returns the choices of the `options` blocks around the caller; the same object until a block begins or ends. It is no function
@@ -422,7 +404,7 @@ class Setting(NamedTuple):
 
 
 def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[str, Setting]:
-    """Return the value and the source of every option, for an array without options of its own.
+    """Return the value and the source of every option and switch, for an array without options of its own.
 
     Parameters
     ----------
@@ -457,19 +439,19 @@ def settings(config: Choices = NOTHING, max_workers: int | None = None) -> dict[
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable that sets an option."""
+    """Return the environment variable that sets an option or a switch."""
     return f"SHARDCODEC_{'NUM_THREADS' if name == 'threads' else name.upper()}"
 
 
 @functools.cache
 def environment() -> dict[str, Any]:
-    """Return the options that environment variables set, parsed."""
+    """Return the options and switches that environment variables set, parsed."""
     given = {}
-    for name in NAMES:
+    for name, parse in _PARSERS.items():
         variable = variable_of(name)
         if value := os.environ.get(variable):
             try:
-                given[name] = _PARSERS[name](value)
+                given[name] = parse(value)
             except ValueError as error:
                 raise ValueError(f"environment variable {variable}: {error}") from None
     return given

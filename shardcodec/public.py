@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .format.spec import ChainSpec, ShardSpec
     from .live.stream import Stream, stream
     from .live.tail import tail
-    from .options import Options, options
+    from .options import options
     from .storage.indexes import IndexCache
     from .zarr_plugin.attach import attach
     from .zarr_plugin.chunk_state import chunk_state
@@ -58,7 +58,6 @@ __all__ = [
     "LockError",
     "LockScopeError",
     "LockScopeWarning",
-    "Options",
     "Prefetch",
     "Shard",
     "ShardCodecPipeline",
@@ -105,7 +104,6 @@ MODULES: dict[str, str] = {
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
-    "Options": ".options",
     "Prefetch": ".access.prefetch",
     "Shard": ".access.shard",
     "ShardCodecPipeline": ".zarr_plugin.pipeline",

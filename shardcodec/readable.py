@@ -210,7 +210,7 @@ class OpenArrays(tuple[OpenArray, ...]):
     Attributes
     ----------
     direct : str
-        State of the option ``direct``: ``"on"`` if it has replaced methods of `zarr.Array`, or ``"off"`` with the reason.
+        ``"on"`` if `enable` has replaced methods of `zarr.Array`, or ``"off"`` with the reason.
     """
 
     direct: str

@@ -50,7 +50,7 @@ class Statistics:
             of those that are cached now. ``disk_hits``, ``disk_misses``: inner chunks that were read from ``cache_dir``, and those that
             were requested and put there; ``disk_bytes_read``, ``disk_bytes_written``: their encoded bytes. ``disk_errors``:
             calls of this cache that failed, as on a full disk; the reads went on without it. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
-            ``reads_at_depth``: of the requests, those to files while more threads read than decode (option ``io_depth``).
+            ``reads_at_depth``: of the requests, those to files while more threads read than decode.
             ``io_latency``: for each file system, named by its mount point, the estimated cost of a call in seconds. The name
             is followed by the number of the device if several are mounted on one folder, as ``"/data (0:52)"``.
             ``strategy_refused``: for each write strategy and file system, such as ``"append on nfs4"``, the number of

@@ -30,7 +30,7 @@ def enable(
     children, client
         As for `shardcodec.enable`. Nothing is set in child processes and workers.
     **defaults
-        Options, see `Options`. ``strict=True`` raises the reason instead of a warning.
+        Options, see `shardcodec.options`. ``strict=True`` raises the reason instead of a warning.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 # array_ways.py - the ways to read and write the elements of an array, with the same calls for all of them
 # SPDX-License-Identifier: MIT
-"""`WAYS`: zarr with the pipeline or the codec, arrays with the option `direct`, attached arrays, handles, their coroutines, and xarray, which only reads.
+"""`WAYS`: zarr with the pipeline or the codec, arrays of `enable`, attached arrays, handles, their coroutines, and xarray, which only reads.
 
 A selection has one of the kinds of zarr; `key_of` says what it means to numpy, the twin of all ways. The array is "a" in a group.
 """
@@ -178,7 +178,7 @@ def _codec(store: Any) -> Any:
 def _direct(store: Any) -> Any:
     """Open the array as any library does, with replaced methods of zarr's class; the caller restores them."""
     direct_methods.replace()
-    return OfZarr(zarr.Array(shardcodec.attach(_opened(store), strict=True, direct=True).async_array))
+    return OfZarr(zarr.Array(shardcodec.attach(_opened(store), strict=True).async_array))
 
 
 WRITERS: dict[str, Callable[[Any], Any]] = {

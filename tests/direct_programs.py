@@ -469,7 +469,7 @@ def check(seed: str, number: int, kinds: Counter[str]) -> str:
         tempfile.TemporaryDirectory() as folder,
         quiet(),
         zarr.config.set(settings),
-        shardcodec.enable(children=False, direct=False),
+        shardcodec.enable(children=False),
         caches_of(GRAIN_NS),
     ):
         program = Program(Path(folder), seed, number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import functools
+import importlib
 import os
 import pickle
 import shutil
@@ -43,6 +44,9 @@ from shardcodec.format.array_document import parse_document, spec_of
 from shardcodec.storage import budget, indexes
 
 ABSENT = 2**64 - 1
+# Tests set switches as they set options; in programs only environment variables set them.
+options_module: Any = importlib.import_module("shardcodec.options")
+options_module._settable.update(options_module.SWITCHES)
 WORDS = (b"zero", b"one.", b"two.", b"tres")
 RAW = [{"name": "bytes"}]
 ZARR_IS_31 = zarr.__version__.startswith("3.1.")
@@ -147,6 +151,18 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def switched(**switches: Any) -> Iterator[None]:
+    """Set switches by their environment variables, which are read once outside of tests."""
+    variables = {options_module.variable_of(name): str(value) for name, value in switches.items()}
+    try:
+        with mock.patch.dict(os.environ, variables):
+            options_module.environment.cache_clear()
+            yield
+    finally:
+        options_module.environment.cache_clear()
 
 
 def on_pipeline(array: Any, **options: Any) -> Any:

@@ -103,7 +103,7 @@ def open_array(
         Bytes of decoded shard indexes to keep, such as ``"64MiB"``, or a cache that several arrays share. Default: the option
         ``index_cache``, in the shared cache of the process.
     immutable : bool
-        A promise that the array does not change while it is open; see `Options`. Only with mode "r".
+        A promise that the array does not change while it is open; see `shardcodec.options`. Only with mode "r".
     clip : bool
         Accept inner chunks that do not divide the shards; see `ShardSpec`. Such an array does not support `read_chunks`.
     cache : int or str, optional
@@ -396,7 +396,7 @@ class Array(ArrayReader):
         ShardFormatError, ChecksumError, CodecError
             An object is damaged where it is needed; it is unchanged, other objects may be stored.
         LockError
-            Other writers changed an object during each attempt for ``lock_timeout``.
+            Other writers changed an object during each attempt for ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         request = self._request(kind, selection, value)
         if request is not None:

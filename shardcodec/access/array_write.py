@@ -38,7 +38,7 @@ async def write_request(request: Request, options: Options, runner: Runner = ON_
     """Store the elements of a request.
 
     After an error of one object, it is unchanged; others may be stored. `LockError`: other writers changed an object during
-    each attempt for ``lock_timeout``.
+    each attempt for ``SHARDCODEC_LOCK_TIMEOUT``.
     """
     keys = [item.key for item in request.items]
     await replace(request.store, keys, _ElementsMaker(request, options), options, runner)

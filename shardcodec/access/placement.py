@@ -7,7 +7,7 @@ A partial write replaces the whole object, but most of its bytes do not change. 
     keep      [old bytes at their old offsets, also the dead ones ....][new chunks][index]
     compact   [live old chunks, moved together][new chunks][index]
 
-Inner chunks that overlap the old index (this is damage, unless ``allow_in_index`` is set) keep a copy of these bytes: an
+Inner chunks that overlap the old index (this is damage, unless the switch ``allow_in_index`` is set) keep a copy of these bytes: an
 index at the end stays where it is, as dead bytes; of a shard with its index at the start, the front is copied behind the
 rest.
 

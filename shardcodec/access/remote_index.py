@@ -185,7 +185,7 @@ def chunk_ticket(remote: Remote, chain: Chain, options: Options) -> int | None:
 def must_be_sound(chain: Chain, options: Options) -> bool:
     """Return True if all entries must be valid before an inner chunk is read.
 
-    One invalid entry then makes all inner chunks doubtful, because they have no checksums. The option ``allow_in_index``
+    One invalid entry then makes all inner chunks doubtful, because they have no checksums. The switch ``allow_in_index``
     disables this.
     """
     return bool(chain.needs_sound_index) and not options.allow_in_index

@@ -134,7 +134,7 @@ class Shard(ShardReader):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         where = positions(coords, self.grid_shape)
         self._refuse_clipped(where)
@@ -190,7 +190,7 @@ class Shard(ShardReader):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         where = positions(coords, self.grid_shape)
         chunks = _as_list(chunks)
@@ -232,7 +232,7 @@ class Shard(ShardReader):
         OSError
             The old bytes cannot be restored. They are still in the journal.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         self._check_mode()
         path = self._object.path
@@ -260,7 +260,7 @@ class Shard(ShardReader):
         ShardFormatError, ChecksumError
             The shard is damaged; it is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         before = self.refresh().nbytes
         if self.exists:

@@ -64,7 +64,7 @@ class ShardWriter(ChunkWriter):
     order : {"morton", "lexicographic", "colexicographic"}, optional
         Order of the inner chunks of one call. Different calls are written one after the other.
     durability, threads : optional
-        As in `Options`.
+        As in `shardcodec.options`.
     confirm : callable, optional
         Only for a local file: called by `commit` under the lock of the shard, before the new file replaces the old one. If
         it raises, the old shard stays.
@@ -255,7 +255,7 @@ class ShardWriter(ChunkWriter):
         OSError
             The file cannot be written. The old shard stays.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``. Nothing is lost: call `commit`
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``. Nothing is lost: call `commit`
             again.
         """
         sink = self._open_sink()

@@ -254,7 +254,7 @@ class SlotWriter(ChunkWriter):
         OSError
             The file cannot be written. The old shard stays.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``. Nothing is lost: join again and
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``. Nothing is lost: join again and
             call `commit`.
         """
         where = positions(present, self.grid_shape, "present")

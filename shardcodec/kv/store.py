@@ -273,7 +273,7 @@ class ShardedKeyValueStore(Renamed, MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             The shard is damaged and other entries must be kept; it is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         self.delete_range(ALL)
 
@@ -297,7 +297,7 @@ class ShardedKeyValueStore(Renamed, MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         pending = WriteBuffer()
         for key, value in [*pairs_of(other), *more.items()]:
@@ -455,7 +455,7 @@ class ShardedKeyValueStore(Renamed, MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         ConflictError
             The transaction requires another state of the shard than `if_equal`.
         """
@@ -499,7 +499,7 @@ class ShardedKeyValueStore(Renamed, MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         first, end = self._grid.span(range_of(range))
         if first < end:

@@ -154,9 +154,9 @@ def stream(
     copy : bool
         Copy frames. With False, the caller does not change an array that it has given before `flush` returns.
     durability : {"rename", "fsync"}, optional
-        As in `Options`. With "fsync", the frames of an update are on the disk when it ends.
+        As in `shardcodec.options`. With "fsync", the frames of an update are on the disk when it ends.
     threads : int, optional
-        As in `Options`: threads of an update.
+        As in `shardcodec.options`: threads of an update.
     storage_options : mapping, optional
         Only with URLs, as for `open_array`.
 
@@ -206,7 +206,6 @@ def stream(
     delay, nbytes = seconds_of(max_delay, "max_delay"), parse_nbytes(queue, "queue")
     options = {
         "write_strategy": "append",
-        "compact": False,  # packing moves inner chunks under the hands of readers
         "durability": durability,
         "threads": threads,
     }

@@ -23,7 +23,7 @@ from ..arguments import show
 from ..compat import ArrayConfig, spec_with
 from ..errors import UnsupportedError
 from ..mounts import Descriptor
-from ..options import OptionChoices, Options, options
+from ..options import Options, check, override
 from ..storage.file_systems import appends, appends_directly
 
 __all__ = ["Frame", "FrameTarget", "handle_on", "seconds_of"]
@@ -197,8 +197,8 @@ def handle_on(
 ) -> Array:
     """Return a handle on an array that the user names: a path, a URL, a store, a zarr array or a handle."""
     mode: Any = "r+" if writes else "r"
-    given: OptionChoices = choices  # type: ignore[assignment]
-    with options(**given):
+    chosen = {**check(choices), "compact": False}  # packing moves inner chunks under the hands of readers
+    with override(chosen):
         if isinstance(target, Array):
             return reopened(target, mode, choices.get("threads"))
         place = getattr(target, "store_path", target)

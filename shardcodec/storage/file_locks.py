@@ -255,7 +255,7 @@ class FileLocks:
         )
 
     def wait(self) -> float:
-        """Return the seconds to wait before the next attempt; LockError if ``lock_timeout`` has passed."""
+        """Return the seconds to wait before the next attempt; LockError if ``SHARDCODEC_LOCK_TIMEOUT`` has passed."""
         waited = time.monotonic() - self._begun
         if self._doubt is not None and time.monotonic() >= self._doubt[0] + min(
             self._timeout, absent.SECONDS
@@ -272,7 +272,7 @@ class FileLocks:
         by = " and ".join(f"process {pid} ({command})" for pid, command in holders)
         return LockError(
             f"shard {path!r}: expected its lock within {self._timeout:g} s, but it is locked by {by or 'another process'}; "
-            "nothing was written, so try again or raise lock_timeout",
+            "nothing was written, so try again or raise SHARDCODEC_LOCK_TIMEOUT",
             shard=path,
             limit=self._timeout,
             holders=holders,

@@ -30,7 +30,7 @@ async def replace(
     """Replace objects, each once, by new ones that are made from them under all locks; return the names of their new states.
 
     A name is None if the bytes or the file identify the state. LockError: other writers changed an object during each attempt
-    for ``lock_timeout``; other objects may have been replaced. After an error of the maker or the store the object is
+    for ``SHARDCODEC_LOCK_TIMEOUT``; other objects may have been replaced. After an error of the maker or the store the object is
     unchanged.
     """
     exchange = _Exchange(store, keys, maker, options, runner)

@@ -247,7 +247,7 @@ class Contest:
         if now >= self._deadline:
             raise LockError(
                 f"shard {key!r}: expected to update it within {self._options.lock_timeout:g} s, but other writers changed it "
-                f"during each of {self.n_lost} attempts; nothing was written, so try again or raise lock_timeout",
+                f"during each of {self.n_lost} attempts; nothing was written, so try again or raise SHARDCODEC_LOCK_TIMEOUT",
                 shard=key,
                 n_tries=self.n_lost,
             )

@@ -94,7 +94,7 @@ def read_and_close(opened: OpenedShard, requests: Sequence[ChunkRequest]) -> dic
     """Read the stored bytes of chunks, or ranges of them, and close the shard, also after an error.
 
     Returns encoded bytes by `ChunkRequest.number`; an absent chunk has no item. Without checksums of the chunks, a wrong entry
-    of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
+    of any chunk is an error, because the others are doubtful too; ``SHARDCODEC_ALLOW_IN_INDEX=1`` permits it.
     """
     data: dict[int, Any] = {}
 

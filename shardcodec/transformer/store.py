@@ -211,7 +211,7 @@ class ShardingStorageTransformer(TransformerReader):
         ShardFormatError, ChecksumError
             An entry that the write would carry over is damaged; the shard is unchanged.
         LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
+            Another process held the lock of the shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         """
         await self._check_value(value)
         place = self.shards.locate(key)

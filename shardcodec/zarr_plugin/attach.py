@@ -89,7 +89,7 @@ def attach(array: A, **choices: Unpack[OptionChoices]) -> A:
     array : zarr.Array or zarr.AsyncArray
         An array of Zarr format 2 or 3 with any pipeline. It is not changed.
     **choices
-        Options for this handle, see `Options`. They are pickled with it.
+        Options for this handle, see `shardcodec.options`. They are pickled with it.
 
     Returns
     -------

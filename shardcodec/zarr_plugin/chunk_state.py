@@ -159,7 +159,7 @@ class _RegionScan:
     def _identity(self, shard: ShardSpec) -> str:
         """Return a hash that says which array and index layout a cache file belongs to.
 
-        It covers the name of the array, the grid of inner chunks, the codecs and location of the index, and the option
+        It covers the name of the array, the grid of inner chunks, the codecs and location of the index, and the switch
         `allow_in_index`. The state of each object is not part of it: the `Sidecar` compares that itself.
         """
         codecs = [codec.to_json() for codec in shard.index_codecs]

@@ -1,6 +1,6 @@
 # direct_methods.py - methods of `zarr.Array` that first ask the pipeline of the array
 # SPDX-License-Identifier: MIT
-"""Methods of `zarr.Array` that first ask the pipeline of the array for its `DirectAccess`: the option ``direct``.
+"""Methods of `zarr.Array` that first ask the pipeline of the array for its `DirectAccess`: the switch ``direct``.
 
 The arrays of a program are opened by other libraries, which do not call `attach`. So the methods of the class itself are replaced, as
 long as `enable` or another setting demands it. Arrays of subclasses and of other pipelines take zarr's way at once, and so does each

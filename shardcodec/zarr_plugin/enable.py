@@ -81,7 +81,7 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
         Also make the workers of this client do the same, with the same options: those that it has, and those that join or
         start again later.
     **defaults
-        Options for the whole process, see `Options`. They apply at once, also to arrays that are already open. The
+        Options for the whole process, see `shardcodec.options`. They apply at once, also to arrays that are already open. The
         pipeline of an array is chosen when zarr opens the array.
 
     Returns

@@ -45,7 +45,7 @@ def open_arrays() -> OpenArrays:
     if why := direct_methods.unknown():
         return OpenArrays(arrays, f"off: {why}", is_refused=True)
     return OpenArrays(
-        arrays, f"off: {'no array was opened with it' if is_direct() else 'the option is not set'}"
+        arrays, f"off: {'no array was opened with it' if is_direct() else 'SHARDCODEC_DIRECT forbids it'}"
     )
 
 

@@ -342,7 +342,7 @@ class ShardCodecPipeline(CodecPipeline):
         ShardFormatError, ChecksumError, CodecError
             A part of a chunk or shard that must be kept is damaged; the object is unchanged.
         LockError
-            Another process held the lock of a shard for longer than ``lock_timeout``.
+            Another process held the lock of a shard for longer than ``SHARDCODEC_LOCK_TIMEOUT``.
         UnsupportedError
             The engine does not support the request, under the option ``strict``.
         """
@@ -431,7 +431,7 @@ class ShardCodecPipeline(CodecPipeline):
         Parameters
         ----------
         **choices
-            Options, see `Options`; they must be checked already.
+            Options, see `shardcodec.options`; they must be checked already.
 
         Returns
         -------
@@ -463,7 +463,7 @@ def restored(state: tuple[Any, ...]) -> ShardCodecPipeline:
 
 
 def _serve_directly() -> None:
-    """Replace methods of zarr for the option ``direct``."""
+    """Replace methods of zarr unless the switch ``direct`` forbids it."""
     if is_direct():
         from . import direct_methods
 

@@ -44,7 +44,7 @@ class _Setting:
         self._active: Any = None  # a context of zarr's `config.set`
         self._variables = ChildVariables()
         self._warned: str | None = None
-        # Told whether the calls demand the option `direct`; its module is loaded for the first array.
+        # Told whether methods of zarr are replaced; its module is loaded for the first array.
         self.follow_direct: Callable[[bool], None] | None = None
         os.register_at_fork(
             before=self.mutex.acquire,

@@ -44,7 +44,7 @@ class ShardCodecBackend(ZarrBackendEntrypoint):
     """Open Zarr data sets with shardcodec: ``xarray.open_dataset(path, engine="shardcodec")``.
 
     Parameters are those of xarray's engine ``"zarr"``, and `options`: a mapping with options of shardcodec for the arrays, see
-    `shardcodec.Options`. Data sets, errors and warnings are those of the engine ``"zarr"``. It works with `open_dataset`,
+    `shardcodec.options`. Data sets, errors and warnings are those of the engine ``"zarr"``. It works with `open_dataset`,
     `open_mfdataset`, `open_datatree` and `open_groups`. xarray never chooses it by itself.
 
     Examples

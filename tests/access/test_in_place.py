@@ -229,12 +229,12 @@ def test_readers_need_at_most_one_more_call(tmp_path: Path, codecs: list[Any], m
     code = (
         MARK
         + f"""
-with shardcodec.options(io_latency=0):
-    array = shardcodec.open_array({str(tmp_path / "a")!r}, index_cache=0)
-    array[:8, :8]
-    mark()
-    array[:8, :8]
-    mark()
+os.environ["SHARDCODEC_IO_LATENCY"] = "0"
+array = shardcodec.open_array({str(tmp_path / "a")!r}, index_cache=0)
+array[:8, :8]
+mark()
+array[:8, :8]
+mark()
 """
     )
     calls = calls_of(tmp_path, code, "%file,fstat,newfstatat,%desc")

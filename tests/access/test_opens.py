@@ -66,7 +66,8 @@ def test_cached_files_are_not_opened_again(tmp_path: Path, array: Path) -> None:
     code = (
         MARK
         + """
-shardcodec.enable(open_files=16)
+os.environ["SHARDCODEC_OPEN_FILES"] = "16"
+shardcodec.enable()
 array = zarr.open_array(os.path.abspath("a"), mode="r")
 array[...]
 mark()

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 PROGRAM = """
-    import numpy as np, zarr
+    import os, numpy as np, zarr
     import shardcodec
     from shardcodec import _native
 
@@ -31,7 +31,8 @@ PROGRAM = """
 
     folder, kind, threads = {arguments!r}
     # with a depth, further threads wait for a disk whose calls are slow, as on a busy machine
-    shardcodec.enable(strict=True, threads=int(threads), io_depth=1)
+    os.environ["SHARDCODEC_IO_DEPTH"] = "1"
+    shardcodec.enable(strict=True, threads=int(threads))
     array = zarr.create_array(folder, shape=(768, 256, 256), shards=(256, 256, 256), chunks=(32, 32, 32), dtype="uint16",
                               compressors=zarr.codecs.ZstdCodec(level=1))
     values = np.random.default_rng(0).integers(0, 50, array.shape, dtype="uint16")

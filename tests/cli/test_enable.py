@@ -18,7 +18,7 @@ from shardcodec.cli.app import run
 from shardcodec.option_sources import source_of
 
 PIPELINE = "shardcodec.ShardCodecPipeline"
-OPTIONS = ["threads=3", "locking=cluster", "lock_timeout=inf", "io_latency=1e-05", "compact=no"]
+OPTIONS = ["threads=3", "locking=cluster", "cache=2MiB", "strict=no"]
 
 
 @pytest.fixture
@@ -51,13 +51,7 @@ def test_file_gives_pipeline_and_options_to_a_new_process(folder: Path) -> None:
     source = f"file {folder}/shardcodec.yaml"
     assert (pipeline, facts["pipeline_source"]) == ("ShardCodecPipeline", source)
     options = facts["options"]
-    assert [options[choice.split("=")[0]]["value"] for choice in OPTIONS] == [
-        3,
-        "cluster",
-        float("inf"),
-        1e-5,
-        False,
-    ]
+    assert [options[choice.split("=")[0]]["value"] for choice in OPTIONS] == [3, "cluster", 2 << 20, False]
     assert {options[choice.split("=")[0]]["source"] for choice in OPTIONS} == {source}
     assert options["order"]["source"] == "default"
 

@@ -213,11 +213,13 @@ def test_depth_bounds_all_threads_of_a_call(tmp_path: Path) -> None:
         f"""
         import numpy as np, shardcodec, zarr
         from shardcodec import native
+        from shardcodec.options import override
         array = zarr.create_array({str(tmp_path / "a")!r}, shape=(40, 8), dtype="u1", shards=(1, 8), chunks=(1, 4))
-        array = shardcodec.attach(array, io_latency=1.0, io_depth=9, threads=2, index_cache=0)
-        for _ in range(3):
-            array[...] = 1
-            assert (array[...] == 1).all()
+        array = shardcodec.attach(array, threads=2, index_cache=0)
+        with override({{"io_latency": 1.0, "io_depth": 9}}):
+            for _ in range(3):
+                array[...] = 1
+                assert (array[...] == 1).all()
         assert native.load().pool_size() <= 8, native.load().pool_size()
         """
     )
@@ -254,11 +256,12 @@ def test_forked_child_reads_deep(tmp_path: Path) -> None:
 
 READ = """
 import json, time, zarr, shardcodec
+from shardcodec.options import override
 shardcodec.enable(threads=2, index_cache=0, strict=True)
 array = zarr.open_array(folder, mode="r")
 seconds = []
 for how in ({"io_depth": 1}, {}, {}):
-    with shardcodec.options(**how):
+    with override(how):
         begin = time.perf_counter()
         array[...]
         seconds.append(time.perf_counter() - begin)
@@ -315,7 +318,9 @@ def test_the_second_read_of_a_mount_that_has_become_slow_knows_it(tmp_path: Path
 
 INTERRUPTED = """
 import signal, threading, time, os, zarr, shardcodec
-shardcodec.enable(threads=2, io_depth=4, index_cache=0, strict=True)
+from shardcodec.options import override
+os.environ["SHARDCODEC_IO_DEPTH"] = "4"
+shardcodec.enable(threads=2, index_cache=0, strict=True)
 array = zarr.open_array(folder, mode="r")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -326,7 +331,7 @@ try:
     print("not interrupted")
 except KeyboardInterrupt:
     print(time.perf_counter() - begin)
-with shardcodec.options(io_depth=64):
+with override({"io_depth": 64}):
     print(int(array[...].sum()))
 """
 

@@ -16,14 +16,16 @@ pytestmark = pytest.mark.threads
 BEGIN = """
 import os, zarr, shardcodec
 from shardcodec import native
+from shardcodec.options import override
 engine, device = native.load(), os.stat(folder).st_dev
 
 def read(**options):
-    array = shardcodec.attach(zarr.open_array(folder, mode="r"), threads=1, index_cache=0, **options)
-    assert (array[...] == 0).all()
+    array = shardcodec.attach(zarr.open_array(folder, mode="r"), threads=1, index_cache=0)
+    with override(options):
+        assert (array[...] == 0).all()
 
 def scan(**options):
-    with shardcodec.options(threads=1, **options):
+    with override({"threads": 1, **options}):
         assert not shardcodec.chunk_state(folder).exists.any()
 """
 
@@ -90,7 +92,7 @@ def test_scan_remembers_the_file_system_for_the_next_one(missing_shards: Path) -
         engine.seed_latency(device, 2e-3)
         array = zarr.open_array(folder, mode="r")
         for n_readers in (0, 1):
-            with shardcodec.options(threads=1, io_depth=9):
+            with override({"threads": 1, "io_depth": 9}):
                 shardcodec.chunk_state(array, region=slice(2))
             assert engine.pool_size() == n_readers, engine.pool_size()
         """,

@@ -144,13 +144,14 @@ def test_cost_of_a_call_is_a_finite_number(latency: float) -> None:
 
 WRITE = """
 import json, time, numpy as np, zarr, shardcodec
+from shardcodec.options import override
 shardcodec.enable(threads=2, strict=True)
 array = zarr.open_array(folder, mode="r+")
 values = np.random.default_rng(0).integers(0, 9, array.shape).astype("u2")
 seconds = []
 for number, how in enumerate(({"io_depth": 1}, {}, {"io_latency": 0.04})):
     box = np.s_[:, :, 12 * number : 12 * number + 12]
-    with shardcodec.options(**how):
+    with override(how):
         begin = time.perf_counter()
         array[box] = values[box]
         seconds.append(time.perf_counter() - begin)

@@ -186,10 +186,11 @@ def test_large_inner_chunks_are_stored_as_without_pieces(
 
 WRITE = """
 import numpy as np, zarr, shardcodec
+from shardcodec.options import override
 codec = zarr.codecs.ShardingCodec(chunk_shape=(64, 1024))
 array = zarr.create_array(folder, shape=shape, dtype="u1", chunks=shard, serializer=codec, compressors=None, fill_value=0)
 values = np.random.default_rng(0).integers(0, 256, shape, "u1")
-with shardcodec.options(io_latency=1.0, threads=threads):
+with override({"io_latency": 1.0, "threads": threads}):
     shardcodec.attach(array)[...] = values
 assert (zarr.open_array(folder)[...] == values).all()
 """

@@ -31,11 +31,12 @@ import numpy as np, shardcodec
 from pathlib import Path
 from cached_stores import DATA, bucket_of
 from types import SimpleNamespace
+from shardcodec.options import override
 
 url, folder, bound, seed = sys.argv[2:6]
 acknowledged = Path(folder).with_name("acknowledged")
 random.seed(int(seed))
-with shardcodec.options(cache_dir=folder, cache_dir_bytes=int(bound)):
+with override({"cache_dir": folder, "cache_dir_bytes": int(bound)}):
     array = shardcodec.open_array(bucket_of(SimpleNamespace(url=url)), "a")
     while True:
         least = int(acknowledged.read_text())

@@ -33,7 +33,7 @@ N_CHUNKS = 64
 
 # A process with its own store. It prints the numbers of the inner chunks whose write returned.
 WRITER = """
-import json, sys
+import json, os, sys
 import zarr
 import shardcodec
 sys.path.insert(0, sys.argv[1])
@@ -44,7 +44,8 @@ else:
     from servers.s3 import s3_store as store_at
 from obstore.exceptions import BaseError
 
-shardcodec.enable(lock_timeout=120)
+os.environ["SHARDCODEC_LOCK_TIMEOUT"] = "120"
+shardcodec.enable()
 array = zarr.open_array(zarr.storage.ObjectStore(store_at(int(port), name)), mode="r+", zarr_format=3)
 side, done = int(side), []
 print("ready", flush=True)

@@ -27,6 +27,7 @@ from faults.history_actors import Site, make_array  # noqa: E402
 
 import shardcodec  # noqa: E402
 import shardcodec.tools  # noqa: E402
+from shardcodec.options import override  # noqa: E402
 from shardcodec.storage.whole_file import put_file  # noqa: E402
 
 OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": 40.0, "locking": "cluster"}
@@ -180,7 +181,7 @@ class Process:
         self.make(folder, 1)
         site = site_of(folder, 0)
         chunk = site.selection(0, 1)
-        with shardcodec.options(**OPTIONS, open_files=open_files):
+        with override({**OPTIONS, "open_files": open_files}):
             array = shardcodec.open_array(site.store(0), mode="r+")
             array[chunk] = 1  # the first update makes the lock file
             before = requests_of(folder)

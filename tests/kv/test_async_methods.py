@@ -103,12 +103,13 @@ def test_writes_that_wait_for_a_lock_leave_threads_to_its_owner(tmp_path: Path) 
     Writes of the store waited for that lock in all threads of the event loop, until they gave up.
     """
     code = f"""
-        import asyncio, numpy as np, zarr, shardcodec
+        import asyncio, os, numpy as np, zarr, shardcodec
         from pathlib import Path
         from zarr.core.sync import sync
         from shardcodec.kv import ShardedKeyValueStore
         zarr.config.set({{"threading.max_workers": 1}})
-        shardcodec.enable(lock_timeout=5)
+        os.environ["SHARDCODEC_LOCK_TIMEOUT"] = "5"
+        shardcodec.enable()
         path = Path({str(tmp_path)!r})
         array = zarr.create_array(path / "a", shape=(2048, 2048), shards=(2048, 2048), chunks=(256, 256), dtype="i4")
         array[:] = 1

@@ -47,7 +47,7 @@ def direct(tmp_path: Path) -> None:
 
 def target_of(array: Any, axes: tuple[int, ...] = (0,)) -> FrameTarget:
     """Return the target of a stream into an array."""
-    return FrameTarget(handle_on(array, None, writes=True, write_strategy="append", compact=False), axes)
+    return FrameTarget(handle_on(array, None, writes=True, write_strategy="append"), axes)
 
 
 def new_array(folder: Path, shape: tuple[int, int], n: int = 24, in_chunk: int = 1, **arguments: Any) -> Any:

@@ -285,9 +285,7 @@ def test_option_is_named_in_its_error(name: str) -> None:
 def test_choices_for_type_checkers_are_those_of_the_program() -> None:
     hints = get_type_hints(OptionChoices)
     different = sorted(set(hints) ^ set(NAMES))
-    assert tuple(hints) == NAMES, (
-        f"OptionChoices and Options: the same names in the same order; different: {different}"
-    )
+    assert tuple(hints) == NAMES, f"NAMES: those of OptionChoices in the same order; different: {different}"
     for name, hint in hints.items():
         rule = arguments._rule(hint)
         assert rule is not None and any(test(None) for test in rule.tests)

@@ -25,7 +25,8 @@ import pytest
 import shardcodec
 from shardcodec import kv, tools
 from shardcodec.arguments import FORMER_NAMES, FORMER_PARAMETERS
-from shardcodec.options import check
+from shardcodec.options import NAMES as OPTIONS
+from shardcodec.options import SWITCHES, Options, check, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "golden" / "surface.txt"
@@ -121,7 +122,14 @@ def surface() -> str:
     lines += [
         "",
         "# options",
-        *(f"{one.name}={shown(one.default)}" for one in dataclasses.fields(shardcodec.Options)),
+        *(f"{one.name}={shown(one.default)}" for one in dataclasses.fields(Options) if one.name in OPTIONS),
+        "",
+        "# environment variables for experts",
+        *(
+            f"{variable_of(one.name)}={shown(one.default)}"
+            for one in dataclasses.fields(Options)
+            if one.name in SWITCHES
+        ),
     ]
     lines += ["", "# exit codes", *(f"{code.value} {code.name}" for code in ExitCode)]
     lines += ["", "# commands", *flags()]
@@ -176,7 +184,7 @@ def test_sizes_are_numbers_or_texts_everywhere(tmp_path: Path) -> None:
     """`stream` and one option took a text, all others a number of bytes alone."""
     array = shardcodec.create_array(tmp_path / "a", shape=(8,), chunks=(2,), shards=(4,), dtype="u1")
     array[...] = 1
-    for name in ("index_cache", "cache", "cache_dir_bytes", "staging_nbytes"):
+    for name in ("index_cache", "cache"):
         assert check({name: "2MiB"}) == {name: 2 << 20}
     assert shardcodec.group_writes("1 MiB").max_bytes == 1 << 20
     assert shardcodec.IndexCache("1MiB", max_chunk_bytes="3MB").max_bytes == 1 << 20

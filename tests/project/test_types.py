@@ -19,7 +19,7 @@ import shardcodec
 from shardcodec import tools
 
 shardcodec.enable(threads=2, write_strategy="append", durability="fsync", locking="cluster")
-with shardcodec.options(durability="fsync", lock_timeout=5.0, io_depth="auto"):
+with shardcodec.options(durability="fsync", cache="1GiB", strict=True):
     pass
 tools.verify("a.zarr", level="decode")
 tools.convert("a.zarr", "b.zarr", shards=[4, 4], only="t*", codecs=["zstd", {"name": "crc32c"}], verify="full")

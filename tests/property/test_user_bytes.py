@@ -21,6 +21,7 @@ from spec_json import LITTLE, named
 
 import shardcodec
 from shardcodec.access.user_bytes import MAGIC, MARK
+from shardcodec.options import override
 
 SHAPE, CHUNK = (8, 12), (4, 3)
 GRID = (2, 4)
@@ -76,7 +77,7 @@ class UserBytes(FolderMachine):
     def update(self, strategy: str, compact: bool, where: Any, work: Any) -> None:
         before = self.opened().nbytes
         alignment = self.opened().alignment  # by chance it can be more than requested
-        with shardcodec.options(write_strategy=strategy, compact=compact):
+        with override({"write_strategy": strategy, "compact": compact}):
             work(self.opened())
         added = self.opened().nbytes - before
         chunks = len(where) * (CHUNK[0] * CHUNK[1] * 4 + 32 + alignment)

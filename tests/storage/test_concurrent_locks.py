@@ -302,8 +302,9 @@ def test_files_are_stored_and_removed_at_the_same_time(
 
 
 UPDATE = """
-import zarr, shardcodec
-shardcodec.enable(threads=2, strict=True, io_latency=0.02)
+import os, zarr, shardcodec
+os.environ["SHARDCODEC_IO_LATENCY"] = "0.02"
+shardcodec.enable(threads=2, strict=True)
 array = zarr.open_array(folder, mode="r+")
 array[:, :2] = 5
 """

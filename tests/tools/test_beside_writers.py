@@ -83,12 +83,14 @@ spec = shardcodec.ShardSpec((64,), (4,), "uint8", 0, ["bytes", "crc32c"], index_
 end, i = time.monotonic() + 4, 0
 with shardcodec.options(write_strategy="append"):
     while time.monotonic() < end:
-        with shardcodec.open_shard({str(path)!r}, None, spec, mode="r+", compact=False) as shard:
+        with shardcodec.open_shard({str(path)!r}, None, spec, mode="r+") as shard:
             shard.write_chunks([(i % 16,)], np.full((1, 4), i % 250 + 1, np.uint8))
         i += 1
 """
     found, n = 0, 0
-    with subprocess.Popen([sys.executable, "-P", "-c", code], env=python_environment()) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code], env=python_environment(SHARDCODEC_COMPACT="0")
+    ) as writer:
         while writer.poll() is None:
             found += verify(path, spec=spec).n_findings
             found += compact(path, spec=spec, dry_run=True).n_failed

@@ -1,4 +1,4 @@
-# test_attached.py - arrays without zarr's event loop, of `attach` and of the option `direct`, compared with zarr's own arrays
+# test_attached.py - arrays without zarr's event loop, of `attach` and of `enable`, compared with zarr's own arrays
 # SPDX-License-Identifier: MIT
 """Results, types, memory orders, errors and stored objects are those of a plain `zarr.Array` on zarr's own pipeline."""
 
@@ -94,7 +94,7 @@ def raised_after(seconds: float) -> Iterator[None]:
 
 def direct(array: Any, **choices: Any) -> Any:
     """Return a plain `zarr.Array` with the option, as libraries open it; its methods must be replaced."""
-    return zarr.Array(shardcodec.attach(array, direct=True, **choices).async_array)
+    return zarr.Array(shardcodec.attach(array, **choices).async_array)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -140,10 +140,10 @@ def test_state_stores_elements_buffered_above_a_transformer(store: Any) -> None:
 
 
 def test_block_stores_elements_above_a_transformer(store: Any) -> None:
-    """With the option `direct` the array was compared with the document of the sharded one below, and its writes were dropped."""
+    """The array was compared with the document of the sharded one below, and its writes were dropped."""
     array = make(store, "a")
     upper = over(store, "a")
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         zarr.create_array({}, shape=(1,), dtype="u1")  # the first array replaces the methods
         with group_writes():
             upper[2, 7] = upper[7, 0] = 5

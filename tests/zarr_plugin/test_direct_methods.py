@@ -1,4 +1,4 @@
-# test_direct_methods.py - the option `direct` replaces methods of zarr's class, and only as long as it is wanted
+# test_direct_methods.py - the switch `direct` replaces methods of zarr's class, and only as long as it is wanted
 # SPDX-License-Identifier: MIT
 """The results are compared in test_attached.py; here is who is served, and when the methods are zarr's own."""
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, python_calls, python_environment, quiet
+from helpers import create, python_calls, python_environment, quiet, switched
 
 import shardcodec
 from shardcodec.zarr_plugin import direct_methods
@@ -66,19 +66,13 @@ def use(array: Any) -> None:
 
 def test_methods_are_replaced_while_enable_demands_it(tmp_path: Path, counted: list[str]) -> None:
     create(tmp_path)
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         use(zarr.open_array(tmp_path))
         assert not counted and not are_zarrs_own()
-        with shardcodec.enable(direct=False):  # the last call decides
-            assert are_zarrs_own()
-            use(zarr.open_array(tmp_path))
-        assert len(counted) == 4
-        use(zarr.open_array(tmp_path))
-        assert len(counted) == 4
     assert are_zarrs_own()
-    with shardcodec.enable():  # the default
-        zarr.open_array(tmp_path)
-        assert not are_zarrs_own()
+    with switched(direct=False), shardcodec.enable():
+        use(zarr.open_array(tmp_path))
+        assert len(counted) == 4 and are_zarrs_own()
 
 
 def test_methods_are_replaced_for_the_first_array(tmp_path: Path) -> None:
@@ -112,7 +106,7 @@ def test_declined_and_failed_selections_are_asked_once(
             return found
 
         monkeypatch.setattr(DirectAccess, name, count)
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         array = zarr.open_array(tmp_path)
         with pytest.raises(Exception, match="out of bounds"):
             array[..., 99]
@@ -123,8 +117,7 @@ def test_declined_and_failed_selections_are_asked_once(
 
 def test_configuration_of_zarr_demands_it_too(tmp_path: Path, counted: list[str]) -> None:
     create(tmp_path)
-    chosen = {"codec_pipeline.path": "shardcodec.ShardCodecPipeline", "shardcodec.direct": True}
-    with zarr.config.set(chosen):
+    with zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"}):
         array = zarr.open_array(tmp_path)
         use(array)
         assert not counted
@@ -136,7 +129,7 @@ def test_configuration_of_zarr_demands_it_too(tmp_path: Path, counted: list[str]
 def test_children_inherit_it(tmp_path: Path) -> None:
     create(tmp_path)
     code = f"import zarr; zarr.open_array({str(tmp_path)!r})[0]; import shardcodec; print(shardcodec.open_arrays().direct)"
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         done = subprocess.run(
             [sys.executable, "-c", code], env=python_environment(), capture_output=True, text=True, check=True
         )
@@ -158,7 +151,7 @@ def test_other_arrays_pay_five_calls_of_python(tmp_path: Path, of_subclass: bool
     def write() -> None:
         array[0, :4] = 1
 
-    with quiet(), shardcodec.enable(direct=True):
+    with quiet(), shardcodec.enable():
         for work in (lambda: array[0, :4], write):
             called = [name for name in python_calls(work) if name.startswith("shardcodec.")]
             assert 0 < len(called) <= 5
@@ -172,7 +165,7 @@ def test_other_arrays_are_not_touched(tmp_path: Path, counted: list[str]) -> Non
     zarrs = create(tmp_path / "zarrs", own=True)
     create(tmp_path / "ours")
     with pytest.warns(RuntimeWarning, match="opened before"):
-        call = shardcodec.enable(direct=True)
+        call = shardcodec.enable()
     with call:
         use(zarrs)
         assert len(counted) == 4
@@ -186,7 +179,7 @@ def test_methods_that_are_not_known_stay(tmp_path: Path, monkeypatch: pytest.Mon
 
     create(tmp_path)
     monkeypatch.setattr(zarr.Array, "__getitem__", getitem)
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         array = zarr.open_array(tmp_path)
         assert zarr.Array.__dict__["__getitem__"] is getitem
         assert array[0, 0] == -1
@@ -199,7 +192,7 @@ def test_method_that_another_program_has_replaced_meanwhile_stays_its_own(
     tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(tmp_path)
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         array = zarr.open_array(tmp_path)
         ours = zarr.Array.__getitem__
 
@@ -216,8 +209,8 @@ def test_method_that_another_program_has_replaced_meanwhile_stays_its_own(
 def test_open_arrays_says_whether_it_is_on(tmp_path: Path) -> None:
     create(tmp_path)
     assert shardcodec.open_arrays().direct == "off: no array was opened with it"
-    with shardcodec.enable(direct=False):
-        assert shardcodec.open_arrays().direct == "off: the option is not set"
+    with switched(direct=False), shardcodec.enable():
+        assert shardcodec.open_arrays().direct == "off: SHARDCODEC_DIRECT forbids it"
     with shardcodec.enable():
         array = zarr.open_array(tmp_path)
         assert shardcodec.open_arrays().direct == "on"
@@ -225,7 +218,7 @@ def test_open_arrays_says_whether_it_is_on(tmp_path: Path) -> None:
 
 
 def test_documentation_and_signature_are_zarrs() -> None:
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         direct_methods.replace()
         for name, method in ZARRS_OWN.items():
             ours = zarr.Array.__dict__[name]
@@ -241,7 +234,7 @@ def test_all_that_xarray_and_dask_ask_is_served(tmp_path: Path, counted: list[st
     data = xarray.Dataset({"t": (("z", "y", "x"), values)}, coords={"z": np.arange(8)})
     form = {"t": {"chunks": (2, 3, 5), "shards": (4, 6, 5)}}
     point = xarray.DataArray([1, 5], dims="p")
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         data.to_zarr(tmp_path, consolidated=False, encoding=form)
         for chunks in (None, {}):
             found = xarray.open_dataset(tmp_path, engine="zarr", chunks=chunks, consolidated=False).t
@@ -272,7 +265,7 @@ def test_method_that_another_program_replaced_before_us_stays(
         return own(self, *given, **others)
 
     monkeypatch.setattr(zarr.Array, "get_orthogonal_selection", theirs)
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         array = zarr.open_array(tmp_path)
         assert array.oindex[[0, 1], 0].tolist() == [-1, -1] and len(calls) == 1
         assert f"is a function of {__file__}" in shardcodec.open_arrays().direct
@@ -301,7 +294,7 @@ array = pickle.load(sys.stdin.buffer)
 import shardcodec
 print(shardcodec.open_arrays().direct, array[0, 0])
 """
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=python_environment(),
@@ -317,7 +310,7 @@ def test_arguments_that_zarr_refuses_are_left_to_zarr(
     tmp_path: Path, counted: list[str], fields: Any
 ) -> None:
     create(tmp_path)
-    with shardcodec.enable(direct=True), contextlib.suppress(IndexError):
+    with shardcodec.enable(), contextlib.suppress(IndexError):
         zarr.open_array(tmp_path).get_orthogonal_selection(([1, 2], 0), fields=fields)
     assert len(counted) == 1
 
@@ -332,7 +325,7 @@ def test_positions_that_zarr_refuses_or_changes_are_left_to_zarr(
     outcomes: list[Any] = []
     for is_direct in (False, True):
         positions = index.copy()
-        with shardcodec.enable(direct=is_direct):
+        with switched(direct=is_direct), shardcodec.enable():
             try:
                 outcomes.append(zarr.open_array(tmp_path).oindex[positions, 0].tolist())
             except (IndexError, TypeError, ValueError) as error:
@@ -353,7 +346,7 @@ def test_bad_slice_beside_a_mask_is_left_to_zarr(tmp_path: Path, n_rows: int, se
     create(tmp_path, shape=(n_rows, 3, 5), chunks=(4, 3, 5), shards=(8, 3, 5))
     errors = []
     for is_direct in (False, True):
-        with shardcodec.enable(direct=is_direct):
+        with switched(direct=is_direct), shardcodec.enable():
             array = zarr.open_array(tmp_path)
             with pytest.raises((IndexError, TypeError, ValueError)) as caught:
                 array.oindex[selection] = 1
@@ -390,7 +383,7 @@ def test_bad_slice_in_a_small_read_is_left_to_zarr(tmp_path: Path) -> None:
     create(tmp_path)
     errors = []
     for is_direct in (False, True):
-        with shardcodec.enable(direct=is_direct):
+        with switched(direct=is_direct), shardcodec.enable():
             array = zarr.open_array(tmp_path)
             with pytest.raises((TypeError, ValueError)) as caught:
                 array[slice(None, 3, 1.5), ..., np.array([8.0, 9.0, 11.0])]
@@ -402,7 +395,7 @@ def test_steps_keep_what_a_smaller_array_left_in_its_chunk(tmp_path: Path) -> No
     """An edge chunk had one element within the array, and a step chose it. zarr updates such a chunk; it was written anew."""
     rows = {}
     for is_direct in (False, True):
-        with shardcodec.enable(direct=is_direct):
+        with switched(direct=is_direct), shardcodec.enable():
             array = zarr.create_array(
                 tmp_path / str(is_direct), shape=(2, 8), chunks=(2, 3), dtype="i4", fill_value=0
             )
@@ -419,7 +412,7 @@ def test_access_does_not_warn(tmp_path: Path) -> None:
     """Some data types warn when their metadata become a document; zarr's way does so at the opening alone."""
     with quiet():
         zarr.create_array(tmp_path, shape=(4,), chunks=(2,), dtype="S3")
-    with shardcodec.enable(direct=True):
+    with shardcodec.enable():
         with quiet():
             array = zarr.open_array(tmp_path)
         array[0:2] = b"a"

@@ -98,10 +98,11 @@ def test_threads_that_wait_for_codecs_leave_threads_to_them(tmp_path: Path, dire
     Both took it from zarr's pool. If the writes had all of its threads, they waited for ever.
     """
     code = f"""
-        import threading, numpy as np, zarr, shardcodec
+        import os, threading, numpy as np, zarr, shardcodec
         from zarr.codecs.numcodecs import BZ2
         zarr.config.set({{"threading.max_workers": 1}})
-        shardcodec.enable(direct={direct})
+        os.environ["SHARDCODEC_DIRECT"] = "{direct}"
+        shardcodec.enable()
         arrays = [
             zarr.create_array(
                 {str(tmp_path)!r} + f"/{{n}}", shape=(64, 64), shards=(32, 32), chunks=(8, 8), dtype="i4", compressors=[BZ2()]

@@ -190,7 +190,8 @@ def test_interrupt_stops_a_write_of_one_shard_in_pieces(tmp_path: Path) -> None:
         return zarr.create_array(path, shape=(n * 512, 512), shards=(n * 512, 512), chunks=(64, 64), dtype="u1",
                                  compressors=zarr.codecs.GzipCodec(level=9), fill_value=0)
 
-    shardcodec.enable(threads=2, io_latency=0.01)
+    os.environ["SHARDCODEC_IO_LATENCY"] = "0.01"
+    shardcodec.enable(threads=2)
     probe = shard(folder + "/probe", 2)
     n = 2 * n_times(lambda: probe.__setitem__(..., np.tile(values, (2, 1))))
     array = shard(folder + "/a", n)

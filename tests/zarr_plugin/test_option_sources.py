@@ -22,6 +22,7 @@ from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import LockScopeError, ShardSpec, ShardWriter, option_sources
+from shardcodec.options import Options
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
 from shardcodec.tools.compact import CompactTask
 from shardcodec.tools.hierarchy import find_arrays
@@ -236,11 +237,11 @@ READERS: list[Entrance] = [
 
 
 @pytest.fixture
-def resolved(monkeypatch: pytest.MonkeyPatch) -> list[shardcodec.Options]:
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     """Return a list that gets all options that are resolved from here on."""
     found = []
 
-    def resolve(**sources: Any) -> shardcodec.Options:
+    def resolve(**sources: Any) -> Options:
         found.append(importlib.import_module("shardcodec.options").resolve(**sources))
         return found[-1]
 
@@ -249,9 +250,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[shardcodec.Options]:
 
 
 @pytest.mark.parametrize("entrance", WRITERS + READERS)
-def test_configuration_of_zarr_is_in_force(
-    entrance: Entrance, folder: Path, resolved: list[shardcodec.Options]
-) -> None:
+def test_configuration_of_zarr_is_in_force(entrance: Entrance, folder: Path, resolved: list[Options]) -> None:
     resolved.clear()
     with shardcodec.enable(lock_timeout=7.5, threads=3), zarr.config.set({"threading.max_workers": 2}):
         entrance(folder)
@@ -261,7 +260,7 @@ def test_configuration_of_zarr_is_in_force(
 
 
 @pytest.mark.parametrize("entrance", WRITERS + READERS)
-def test_block_of_options_wins(entrance: Entrance, folder: Path, resolved: list[shardcodec.Options]) -> None:
+def test_block_of_options_wins(entrance: Entrance, folder: Path, resolved: list[Options]) -> None:
     resolved.clear()
     with shardcodec.enable(lock_timeout=7.5), shardcodec.options(lock_timeout=8.5):
         entrance(folder)
@@ -300,7 +299,7 @@ def test_sent_options_are_in_force_in_other_processes(folder: Path) -> None:
     """A worker opens shards with what the main process has resolved, not with its own sources."""
     (array,) = find_arrays(folder / "a.zarr")
     place = ArrayPlace.of(array, str(folder / "a.zarr"), None, None)
-    sent = shardcodec.Options(threads=1, locking="cluster")
+    sent = Options(threads=1, locking="cluster")
     before = stored(folder)
     worker = ShardWorker(place, CompactTask(0, None, False, False), sent, n_threads=1, memory=1 << 30)
     ((_, done),) = worker.run([("c/0/0", (0, 0))], 60.0).results
@@ -332,7 +331,7 @@ def test_options_of_an_open_array(folder: Path) -> None:
             assert shardcodec.open_array(folder / "a.zarr")._options.index_cache == 8192
 
 
-def test_open_key_value_store_sees_a_change(folder: Path, resolved: list[shardcodec.Options]) -> None:
+def test_open_key_value_store_sees_a_change(folder: Path, resolved: list[Options]) -> None:
     """Reads of single values remember the options; they looked only at blocks for a change."""
     store = values(folder)
     assert store[key(0, 0)] == b"value"

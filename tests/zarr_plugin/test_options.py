@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import run_python
+from helpers import run_checked, run_python
 
 import shardcodec
 
@@ -58,7 +58,7 @@ def test_each_place_overrides_the_weaker_ones(monkeypatch: pytest.MonkeyPatch) -
 def test_each_option_is_resolved_on_its_own() -> None:
     with shardcodec.options(strict=True):
         chosen = resolve(argument={"threads": 3}, attached={"strict": False, "durability": "fsync"})
-    assert chosen == shardcodec.Options(threads=3, durability="fsync", strict=True)
+    assert chosen == options_module.Options(threads=3, durability="fsync", strict=True)
 
 
 def test_inner_block_overrides_until_its_end() -> None:
@@ -180,15 +180,15 @@ def test_values_may_be_text_or_numpy_scalars(name: str, given: Any, meant: Any) 
 
 
 def test_options_are_compared_and_printed_as_values() -> None:
-    options = shardcodec.Options(threads=2)
-    assert eval(repr(options), {"Options": shardcodec.Options}) == options
+    options = options_module.Options(threads=2)
+    assert eval(repr(options), {"Options": options_module.Options}) == options
     with pytest.raises(AttributeError):
         options.threads = 3  # type: ignore[misc]
 
 
 def test_each_option_has_a_parser() -> None:
     """An option without one was refused as unknown, in a message that listed it as expected."""
-    different = sorted(set(options_module._PARSERS) ^ set(options_module.NAMES))
+    different = sorted(set(options_module._PARSERS) ^ {*options_module.NAMES, *options_module.SWITCHES})
     assert not different, f"_PARSERS of shardcodec/options.py: add or remove {different}"
 
 
@@ -196,8 +196,41 @@ def test_page_has_a_row_for_each_option() -> None:
     """Before the fix, `allow_in_index` had none."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text()
     rows = sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    different = sorted(set(rows) ^ set(options_module.NAMES))
-    assert rows == sorted(options_module.NAMES), f"the table of docs/options.md: add or remove {different}"
+    variables = map(options_module.variable_of, options_module.SWITCHES)
+    wanted = sorted([*options_module.NAMES, *variables])
+    assert rows == wanted, f"the tables of docs/options.md: add or remove {sorted(set(rows) ^ set(wanted))}"
+
+
+def test_switch_that_is_given_as_an_option_names_its_variable() -> None:
+    code = """
+        import zarr, shardcodec
+        array = zarr.create_array({}, shape=(4,), chunks=(2,), dtype="u1")
+        calls = (
+            shardcodec.enable,
+            lambda **given: shardcodec.options(**given).__enter__(),
+            lambda **given: shardcodec.attach(array, **given),
+            lambda **given: shardcodec.open_shard(b"", None, shardcodec.ShardSpec((4,), (2,), "u1", 0), **given),
+        )
+        for call in calls:
+            try:
+                call(lock_timeout=5)
+            except TypeError as error:
+                print(error)
+        zarr.config.set({"shardcodec.lock_timeout": 5})
+        try:
+            shardcodec.attach(array)[0]
+        except TypeError as error:
+            print(error)
+    """
+    told = "set the environment variable SHARDCODEC_LOCK_TIMEOUT instead, before the program starts"
+    lines = [f"option lock_timeout: {told}"] * 4 + [f"zarr.config shardcodec:lock_timeout: {told}"]
+    assert run_checked(code).stdout.splitlines() == lines
+
+
+def test_variables_set_switches() -> None:
+    code = "from shardcodec.options import resolve; print(resolve().lock_timeout, resolve().compact, resolve().io_latency)"
+    values = {"SHARDCODEC_LOCK_TIMEOUT": "inf", "SHARDCODEC_COMPACT": "no", "SHARDCODEC_IO_LATENCY": "1e-05"}
+    assert run_checked(code, **values).stdout == "inf False 1e-05\n"
 
 
 def test_bad_configuration_names_its_place() -> None:

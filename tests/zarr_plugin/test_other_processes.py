@@ -222,13 +222,13 @@ def test_variable_that_the_user_changes_meanwhile_stays() -> None:
 
 
 def test_child_has_the_options() -> None:
-    with shardcodec.enable(threads=2, lock_timeout=float("inf"), compact=False, io_latency=1e-05):
+    with shardcodec.enable(threads=2, cache="2MiB", strict=False, cache_dir="/tmp/x"):
         done = run_checked(
             SHOW + "from shardcodec.option_sources import current_options; print(current_options())"
         )
     shown, options = done.stdout.splitlines()
     assert json.loads(shown)[0] == "ShardCodecPipeline"
-    for text in ("threads=2", "lock_timeout=inf", "compact=False", "io_latency=1e-05"):
+    for text in ("threads=2", "cache=2097152", "strict=False", "cache_dir='/tmp/x'"):
         assert text in options
 
 

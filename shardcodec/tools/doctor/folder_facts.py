@@ -156,12 +156,12 @@ def _lost_locks(file_system: str, lease: int | None) -> str:
     if file_system == NFS_3:
         return (
             "NFS 3 has no lease: a node that is cut off from the server, or dies, keeps its locks until it is back, and writers on other "
-            "nodes get LockError after lock_timeout. Locks are lost if the server starts again and its notice does not reach a node; "
+            "nodes get LockError after SHARDCODEC_LOCK_TIMEOUT. Locks are lost if the server starts again and its notice does not reach a node; "
             "an update begins again then"
         )
     return (
         f"a node that is cut off from the server for longer than its lease ({'90 s by default' if lease is None else f'{lease} s'}) "
-        "loses them, and its update begins again; writers on other nodes wait for them until then, or get LockError after lock_timeout"
+        "loses them, and its update begins again; writers on other nodes wait for them until then, or get LockError after SHARDCODEC_LOCK_TIMEOUT"
     )
 
 
