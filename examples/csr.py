@@ -123,9 +123,9 @@ def example_matrix(path: Path, n_rows: int = 20_000, n_columns: int = 2000) -> P
     indices = np.concatenate([np.sort(rng.choice(n_columns, n, replace=False)) for n in lengths])
     data = rng.poisson(2, len(indices)).astype("float32")
     layout: dict[str, Any] = {"shards": (262_144,), "chunks": (8192,)}
-    shardcodec.create_array(path, name="indptr", data=indptr, chunks=(len(indptr),))
-    shardcodec.create_array(path, name="indices", data=indices.astype("int32"), **layout)
-    shardcodec.create_array(path, name="data", data=data, **layout)
+    shardcodec.create_array(path, "indptr", data=indptr, chunks=(len(indptr),))
+    shardcodec.create_array(path, "indices", data=indices.astype("int32"), **layout)
+    shardcodec.create_array(path, "data", data=data, **layout)
     return path
 
 

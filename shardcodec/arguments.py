@@ -48,8 +48,8 @@ FORMER_NAMES = {"get_selection": "read", "set_selection": "write", "settle": "ro
     for name in ("commit", "delete", "delete_range", "list", "read", "read_many", "write")
 }
 
-# Former names of parameters of tools, with what takes their place.
-FORMER_PARAMETERS = {"n_parts": "parts"}
+# Former names of parameters, with their new names.
+FORMER_PARAMETERS = {"n_parts": "parts", "name": "path", "path": "store", "path_or_store": "store"}
 
 # Values may be large or hostile, so messages quote only a short part of them.
 _repr = reprlib.Repr()
@@ -99,10 +99,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in kwargs.items():
             if name in rules:
                 rules[name].check(name, value)
-            elif name in FORMER_PARAMETERS and name not in names:
-                raise TypeError(
-                    f"{name}: {code.co_name} has no such parameter: it is {FORMER_PARAMETERS[name]} now"
-                )
+            elif name not in names and (new := FORMER_PARAMETERS.get(name)) in names:
+                own = function.__qualname__.removesuffix(".__init__")  # type: ignore[attr-defined]
+                raise TypeError(f"{name}: {own} has no such parameter: it is {new} now")
         return function(*args, **kwargs)
 
     return call

@@ -75,7 +75,7 @@ class ArrayKeywords(TypedDict, total=False):
 @names_array(target_name)
 @checked
 def open_array(
-    path_or_store: Any,
+    store: Any,
     path: str = "",
     *,
     mode: Mode = "r",
@@ -90,7 +90,7 @@ def open_array(
 
     Parameters
     ----------
-    path_or_store : str, PathLike or zarr Store
+    store : str, PathLike or zarr Store
         Folder, zip file, URL (``s3://bucket/a.zarr``) or store of the array, or of a hierarchy that contains it.
     path : str
         Path of the array in the folder or store.
@@ -143,7 +143,7 @@ def open_array(
     >>> array.read_boxes([(0, 0), (2, 3)], (1, 2)).tolist()
     [[[7, 7]], [[15, 16]]]
     """
-    folder = folder_at(readable_at(path_or_store, storage_options), path)
+    folder = folder_at(readable_at(store, storage_options), path)
     try:
         return Array(folder, threads, index_cache, immutable, clip, cache=cache, mode=mode)
     except FileNotFoundError as error:
@@ -157,8 +157,8 @@ def open_array(
 @checked
 def create_array(
     store: Any,
+    path: str = "",
     *,
-    name: str | None = None,
     data: Any = None,
     threads: int | None = None,
     index_cache: int | str | IndexCache | None = None,
@@ -172,8 +172,8 @@ def create_array(
     ----------
     store : str, PathLike or zarr Store
         Folder, URL or store.
-    name : str, optional
-        Path of the array in the store.
+    path : str
+        Path of the array in the folder or store; zarr calls it `name`.
     data : array_like, optional
         The elements; then `shape` and `dtype` are those of the data.
     threads, index_cache, cache
@@ -196,7 +196,7 @@ def create_array(
     TypeError, ValueError
         An argument is invalid, as `zarr.create_array` raises.
     ContainsArrayError, ContainsGroupError
-        There is an array or a group of this name, and `overwrite` is not set.
+        There is an array or a group at this path, and `overwrite` is not set.
 
     Examples
     --------
@@ -221,8 +221,8 @@ def create_array(
     try:
         Array(folder_at(trial.store, ""), threads, index_cache, False, document=document)
     except ShardError as error:  # this is not supported, and nothing has been stored
-        raise error.with_context(array=repr(folder_at(place, name or ""))) from error
-    made = zarr.create_array(place, name=name, **given)
+        raise error.with_context(array=repr(folder_at(place, path))) from error
+    made = zarr.create_array(place, name=path or None, **given)
     folder = folder_at(made.store_path, "")
     if given.get("overwrite"):
         forget(folder.store, [], prefix=folder.prefix)

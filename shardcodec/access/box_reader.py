@@ -301,20 +301,20 @@ def name_of_handle(handle: Any, *_: Any, **__: Any) -> str:
     return repr(handle._folder)
 
 
-def folder_at(path_or_store: Any, path: str) -> Folder:
+def folder_at(place: Any, path: str) -> Folder:
     """Return the objects of an array, from the arguments of `open_array`."""
     path = check_name(path.strip("/"))
-    if isinstance(path_or_store, str | os.PathLike):
-        root = os.path.abspath(os.path.join(os.fspath(path_or_store), path))
+    if isinstance(place, str | os.PathLike):
+        root = os.path.abspath(os.path.join(os.fspath(place), path))
         return Folder(FileStore(check_name(str(root))), "")
-    if isinstance(path_or_store, StorePath):
-        path_or_store, path = path_or_store.store, (path_or_store / path).path if path else path_or_store.path
-    if not is_zarr_store(path_or_store):
-        raise TypeError(f"expected a path or a zarr store, got {type(path_or_store).__name__}")
-    introduce(path_or_store)
+    if isinstance(place, StorePath):
+        place, path = place.store, (place / path).path if path else place.path
+    if not is_zarr_store(place):
+        raise TypeError(f"expected a path or a zarr store, got {type(place).__name__}")
+    introduce(place)
     prefix = f"{path}/" if path else ""
-    store, _ = locate(StorePath(path_or_store, path))
-    return Folder(store, prefix, path_or_store if isinstance(path_or_store, RenamedStore) else None)
+    store, _ = locate(StorePath(place, path))
+    return Folder(store, prefix, place if isinstance(place, RenamedStore) else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

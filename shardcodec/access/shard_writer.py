@@ -44,7 +44,7 @@ class ShardWriter(ChunkWriter):
 
     Parameters
     ----------
-    path : path-like, URL, zarr store or None
+    store : path-like, URL, zarr store or None
         A local file, created or replaced by `commit`; its URL in an object store, such as ``s3://bucket/a/c/0/0``. With
         `key`, the folder, URL or store that contains the object. None: `commit` returns the bytes of the shard.
     spec : ShardSpec
@@ -76,7 +76,7 @@ class ShardWriter(ChunkWriter):
     ValueError
         An option or the alignment is invalid, the store is read-only, or the URL cannot be opened with these options.
     TypeError
-        `path` is nothing of this kind, or there are options without a URL.
+        `store` is nothing of this kind, or there are options without a URL.
     ImportError
         No package is installed that can open the URL.
     OSError
@@ -105,7 +105,7 @@ class ShardWriter(ChunkWriter):
     @checked
     def __init__(
         self,
-        path: Any,
+        store: Any,
         spec: ShardSpec,
         *,
         key: str | None = None,
@@ -129,7 +129,7 @@ class ShardWriter(ChunkWriter):
                 "use `encode`"
             )
         choices = {"order": order, "durability": durability, "threads": threads}
-        target = _target(path, key, storage_options)
+        target = _target(store, key, storage_options)
         full_path = None if target is None else target[0].path(target[1])
         super().__init__(
             spec,

@@ -170,13 +170,12 @@ def _shown(url: str) -> str:
     return f"{scheme}://{place}{slash}{path}"
 
 
-def target_name(*target: Any, path: Any = "", name: Any = None, **keywords: Any) -> str:
+def target_name(*target: Any, path: Any = "", **keywords: Any) -> str:
     """Return the name of an array that a caller gives as a path, a URL, a store or a zarr array, and a path in it, for `names_array`."""
-    keys = "path_or_store", "array", "store"
-    first, *rest = target or [next((keywords[key] for key in keys if key in keywords), "")]
+    first, *rest = target or [keywords.get("array", keywords.get("store", ""))]
     place = os.fspath(first) if isinstance(first, str | os.PathLike) else getattr(first, "store_path", first)
     shown = _shown(place) if isinstance(place, str) and is_url(place) else str(place)
-    below = name if name is not None else rest[0] if rest else path
+    below = rest[0] if rest else path
     return "/".join([shown, *([below] if isinstance(below, str) and below else [])])
 
 

@@ -85,7 +85,7 @@ def new(store: Any, layout: str = "sharded", **keywords: Any) -> Any:
     with quiet():
         return create_array(
             store,
-            **{"shape": SHAPE, "dtype": "i4", "fill_value": -1, "name": "a", **LAYOUTS[layout], **keywords},
+            **{"shape": SHAPE, "dtype": "i4", "fill_value": -1, "path": "a", **LAYOUTS[layout], **keywords},
         )
 
 

@@ -313,7 +313,7 @@ def test_array_that_is_made_anew_is_read(server: Objects, folder: Path) -> None:
     counted(shardcodec.open_array(store, "a", immutable=True))
     with mock.patch.object(type(store), "delete_dir", _deleted_by(server)):
         shardcodec.create_array(
-            store, name="a", shape=DATA.shape, dtype="u2", overwrite=True, fill_value=3, **LAYOUTS["zstd"]
+            store, "a", shape=DATA.shape, dtype="u2", overwrite=True, fill_value=3, **LAYOUTS["zstd"]
         )
     found = shardcodec.open_array(bucket_of(server), "a", immutable=True)[...]
     assert (found == 3).all()

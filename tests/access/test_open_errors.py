@@ -100,7 +100,7 @@ def test_zarr_is_not_recommended_where_it_refuses_too(tmp_path: Path) -> None:
 def test_array_that_is_not_created_is_named(tmp_path: Path) -> None:
     lzma = pytest.importorskip("numcodecs.zarr3").LZMA()
     with quiet(), pytest.raises(UnsupportedError) as caught:
-        shardcodec.create_array(tmp_path, name="needle", shape=(4,), dtype="i4", compressors=[lzma])
+        shardcodec.create_array(tmp_path, "needle", shape=(4,), dtype="i4", compressors=[lzma])
     assert caught.value.array == str(tmp_path / "needle")
     assert not (tmp_path / "needle").exists()
 

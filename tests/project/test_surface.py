@@ -162,11 +162,16 @@ def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
 
 
 def test_former_parameters_say_the_new_ones() -> None:
+    takers: dict[str, Callable[..., Any]] = {
+        "n_parts": tools.plan_convert, "name": shardcodec.create_array, "path": shardcodec.ShardWriter,
+        "path_or_store": shardcodec.open_array,
+    }  # fmt: skip
     for name, new in FORMER_PARAMETERS.items():
+        take = takers[name]
         with pytest.raises(
-            TypeError, match=f"^{name}: plan_convert has no such parameter: it is {re.escape(new)} now$"
+            TypeError, match=f"{name}: {take.__name__} has no such parameter: it is {re.escape(new)} now$"
         ):
-            tools.plan_convert("a", "b", "c", **{name: 2})  # type: ignore[arg-type]
+            take(**{name: 2})
 
 
 def test_former_flags_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +183,13 @@ def test_former_flags_say_the_new_ones(capsys: pytest.CaptureFixture[str]) -> No
         assert f"{name} {new}" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     words = [word for line in flags() for word in line.split()[1:]]
     assert not FORMER_FLAGS.keys() & set(words)
+
+
+def test_place_of_an_array_is_a_store_and_a_path(tmp_path: Path) -> None:
+    shardcodec.create_array(tmp_path, "g/a", shape=(4,), chunks=(2,), dtype="u1")[1] = 7
+    for place in ((tmp_path, "g/a"), (tmp_path / "g", "a"), (tmp_path / "g/a",)):
+        assert shardcodec.open_array(*place)[1] == 7
+    assert shardcodec.create_array({}, path="a", shape=(4,), dtype="u1").shape == (4,)
 
 
 def test_sizes_are_numbers_or_texts_everywhere(tmp_path: Path) -> None:
