@@ -10,8 +10,11 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference_names import (  # mkdocs puts this folder on sys.path
@@ -126,3 +129,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     moved = LINK.sub(pointed, markdown)
     return re.sub(r"\[([^]]*)\]\(NOT-IN-SITE:[^)]*\)", r"\1", moved)
+
+
+@event_priority(100)  # before mkdocstrings writes the list
+def on_env(env: Any, config: MkDocsConfig, files: Files) -> None:
+    """Give each public name and its members their entry in objects.inv, the list for links from pages of other packages."""
+    names: Any = config.plugins["mkdocstrings"].handlers.inventory  # type: ignore[attr-defined]
+    for item in list(names.values()):
+        anchor = item.uri.partition("#")[2]
+        for module, source in MODULES.items():
+            if module != source and anchor.startswith(f"{source}."):
+                names.register(module + anchor.removeprefix(source), item.domain, item.role, item.uri)
+    missing = [
+        name for module in MODULES for one in public_names(module) if (name := f"{module}.{one}") not in names
+    ]
+    if missing:
+        raise PluginError(f"objects.inv has no entry for {missing}")
