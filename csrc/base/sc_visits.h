@@ -15,8 +15,7 @@
 
 struct sc_visits {
     struct {
-        atomic_uint n;
-        char rest[SC_ALIGNMENT - sizeof(atomic_uint)];
+        _Alignas(SC_ALIGNMENT) atomic_uint n;
     } lines[SC_VISIT_LINES];
 };
 

@@ -3,6 +3,7 @@
 #include "plan/sc_chunks.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include "base/sc_alloc.h"
 #include "base/sc_visits.h"
@@ -15,6 +16,9 @@
 
 /* Unused entries of a part, from which on they are freed. */
 #define MAX_UNUSED 128u
+
+/* How often a cache that is cleared tries to free them. */
+#define MAX_TRIES 100
 
 /* The share of the queue of new chunks, and the limit of what a chunk's uses count. */
 #define NEW_SHARE 10
@@ -38,9 +42,12 @@ struct node {
     bool returns; /* loading: it was a ghost */
 };
 
-/* What a node needs, with its places in a table and what the allocator takes; and a chunk beside its elements. */
+/* What a node needs, with its places in a table and what the allocator takes; and a chunk beside its elements. Large elements are
+ * mapped in whole pages. */
 #define NODE_NBYTES (sizeof(struct node) + 4 * sizeof(void *) + 16)
-#define CHUNK_NBYTES (sizeof(struct sc_kept_chunk) + SC_ALIGNMENT + 2 * 16)
+#define CHUNK_NBYTES (sizeof(struct sc_kept_chunk) + 2 * SC_ALIGNMENT + 2 * 16)
+#define MAPPED_NBYTES ((uint64_t)128 << 10)
+#define PAGE_NBYTES 4096
 
 struct table {
     struct table *older; /* the one before, which look-ups may still use */
@@ -55,6 +62,7 @@ struct queue {
 };
 
 struct part {
+    struct sc_visits look_ups;
     pthread_mutex_t mutex;
     pthread_cond_t loaded;
     _Atomic(struct table *) table;
@@ -62,7 +70,6 @@ struct part {
     struct node *unused_nodes;
     size_t n_unused_nodes;
     struct sc_kept_pool pool;
-    struct sc_visits look_ups;
     struct queue queues[N_QUEUES];
     struct sc_chunks_info info;
 };
@@ -155,7 +162,7 @@ resize(struct part *part, size_t n_buckets)
 static uint64_t
 charge_of(uint64_t nbytes)
 {
-    return nbytes + NODE_NBYTES + CHUNK_NBYTES;
+    return nbytes + (nbytes < MAPPED_NBYTES ? 0 : PAGE_NBYTES) + NODE_NBYTES + CHUNK_NBYTES;
 }
 
 static void
@@ -226,13 +233,13 @@ free_unused(struct part *part)
     sc_kept_pool_free(&part->pool);
 }
 
-/* Free unused entries and tables if there are many of them. False: a look-up goes on, so a later call does it. */
+/* Free unused entries and tables if there are so many of them. False: a look-up goes on, so a later call does it. */
 static bool
-trim(struct part *part)
+trim(struct part *part, size_t least)
 {
     size_t n_buckets = part->table->n_buckets;
 
-    if (part->n_unused_nodes + part->pool.n_unused < MAX_UNUSED)
+    if (part->n_unused_nodes + part->pool.n_unused < least && !part->table->older)
         return true;
     while (n_buckets > MIN_BUCKETS && n_buckets / 4 > part->n_nodes)
         n_buckets /= 2;
@@ -321,26 +328,35 @@ next_victim(struct part *part)
     return node;
 }
 
-/* Evict chunks, and then forget keys, until so many bytes fit; the list of unused memory grows. False: chunks that are being loaded
- * take too much, or entries that cannot be freed yet. */
+/* Return the memory of unused entries, `n_listed` of which will be in the pool. */
+static uint64_t
+unused_nbytes(const struct part *part, uint64_t n_listed)
+{
+    return part->n_unused_nodes * NODE_NBYTES + (part->pool.n_unused + n_listed) * CHUNK_NBYTES;
+}
+
+/* Evict chunks, and then forget keys, until so many bytes fit beside unused entries that cannot be freed yet; the list of unused
+ * memory grows. False: chunks that are being loaded take too much. */
 static bool
 make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
 {
-    for (unsigned n = 1; part->info.nbytes + nbytes > part->info.max_nbytes; n++) {
+    uint64_t n_listed = 0;
+
+    while (part->info.nbytes + unused_nbytes(part, n_listed) + nbytes > part->info.max_nbytes) {
         struct node *node = next_victim(part);
         struct sc_kept_chunk *chunk;
         bool was_new;
 
-        if (n % MAX_UNUSED == 0) {
-            sc_kept_chunks_give_back(*unused);
-            *unused = NULL;
-            if (!trim(part))
-                return false;
-        }
         if (!node && forget_ghost(part))
             continue;
-        if (!node)
-            return false;
+        if (!node) {
+            sc_kept_chunks_give_back(*unused);
+            *unused = NULL;
+            n_listed = 0;
+            if (part->n_unused_nodes + part->pool.n_unused == 0 || !trim(part, 1))
+                return false;
+            continue;
+        }
         was_new = node->queue == QUEUE_NEW;
         leave(part, node);
         discharge(part, node->nbytes);
@@ -349,6 +365,7 @@ make_room(struct part *part, uint64_t nbytes, struct sc_kept_chunk **unused)
         chunk = node->chunk;
         node->chunk = NULL;
         sc_kept_chunk_release_to(chunk, unused);
+        n_listed++;
         if (was_new)
             join_ghosts(part, node);
         else
@@ -480,7 +497,7 @@ sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64
 
     *chunk = NULL;
     pthread_mutex_lock(&part->mutex);
-    (void)trim(part);
+    (void)trim(part, MAX_UNUSED);
     while ((node = node_of(part, key, hash)) != NULL && node->queue == LOADING)
         pthread_cond_wait(&part->loaded, &part->mutex);
     *evictions -= part->info.evictions;
@@ -488,6 +505,11 @@ sc_chunks_claim(struct sc_chunks *chunks, const struct sc_chunk_key *key, uint64
     *evictions += part->info.evictions;
     pthread_mutex_unlock(&part->mutex);
     sc_kept_chunks_give_back(unused);
+    if (part->pool.n_unused >= MAX_UNUSED) {
+        pthread_mutex_lock(&part->mutex);
+        (void)trim(part, MAX_UNUSED);
+        pthread_mutex_unlock(&part->mutex);
+    }
     return answer;
 }
 
@@ -550,10 +572,12 @@ sc_chunks_new(uint64_t max_nbytes)
 {
     uint64_t n = max_nbytes / PART_NBYTES;
     unsigned n_parts = n < 1 ? 1 : n < MAX_PARTS ? (unsigned)n : MAX_PARTS;
-    struct sc_chunks *chunks = sc_calloc(1, sizeof *chunks + n_parts * sizeof chunks->parts[0]);
+    size_t nbytes = sizeof(struct sc_chunks) + n_parts * sizeof(struct part);
+    struct sc_chunks *chunks = sc_aligned_alloc(SC_ALIGNMENT, nbytes);
 
     if (!chunks)
         return NULL;
+    memset(chunks, 0, nbytes);
     for (; chunks->n_parts < n_parts; chunks->n_parts++) {
         struct part *part = &chunks->parts[chunks->n_parts];
 
@@ -573,12 +597,19 @@ sc_chunks_clear(struct sc_chunks *chunks)
 {
     for (unsigned i = 0; i < chunks->n_parts; i++) {
         struct part *part = &chunks->parts[i];
+        bool is_trimmed;
 
         pthread_mutex_lock(&part->mutex);
         clear_part(part);
-        (void)trim(part);
+        is_trimmed = trim(part, 1);
         pthread_cond_broadcast(&part->loaded);
         pthread_mutex_unlock(&part->mutex);
+        for (int tries = 0; !is_trimmed && tries < MAX_TRIES; tries++) {
+            sched_yield();
+            pthread_mutex_lock(&part->mutex);
+            is_trimmed = trim(part, 1);
+            pthread_mutex_unlock(&part->mutex);
+        }
     }
 }
 
@@ -643,6 +674,7 @@ sc_chunks_renew(struct sc_chunks *chunks)
 
         init_part(part);
         memset(&part->look_ups, 0, sizeof part->look_ups);
+        sc_kept_pool_renew(&part->pool);
         clear_part(part);
         part->info.evictions = 0;
     }

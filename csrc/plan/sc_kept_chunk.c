@@ -117,3 +117,11 @@ sc_kept_pool_free(struct sc_kept_pool *pool)
         atomic_fetch_sub(&pool->n_unused, 1);
     }
 }
+
+void
+sc_kept_pool_renew(struct sc_kept_pool *pool)
+{
+    pool->n_unused = 0;
+    for (struct sc_kept_chunk *chunk = pool->unused; chunk; chunk = chunk->next)
+        pool->n_unused++;
+}

@@ -357,10 +357,10 @@ def read_runs(
             j = i
             while j < len(group) and (following is None or chosen[j][0] < following[0]):
                 j += 1
-            run = _try(view, low, size)
+            run = try_range(view, low, size)
             if isinstance(run, OSError):
                 for k in range(i, j):
-                    yield int(group[k]), _try(view, *chosen[k])
+                    yield int(group[k]), try_range(view, *chosen[k])
             else:
                 with run:  # frees its memory before the next read, even if the caller keeps a chunk
                     for k in range(i, j):
@@ -370,7 +370,7 @@ def read_runs(
             i = j
 
 
-def _try(view: OpenedShard, offset: int, nbytes: int) -> memoryview | OSError:
+def try_range(view: OpenedShard, offset: int, nbytes: int) -> memoryview | OSError:
     """Return a range of an object, or the error of a part of the disk that cannot be read."""
     try:
         return memoryview(view.range(offset, nbytes))

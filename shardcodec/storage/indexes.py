@@ -56,7 +56,7 @@ class IndexCache:
         Number of local files that stay open between calls. A call then checks that the name still leads to the open
         file, instead of opening it; this is faster on network file systems. 0 keeps none open.
     max_chunk_bytes : int or str
-        Bound in bytes of all decoded inner chunks; 0 caches none. Each counts about 310 bytes more, for its entry and for what the
+        Bound in bytes of all decoded inner chunks; 0 caches none. Each counts about 380 bytes more, for its entry and for what the
         allocator takes.
 
     Raises

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import native
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import NestedShard, OpenedShard, read_runs
+from ..access.opened_shard import NestedShard, OpenedShard, read_runs, try_range
 from ..access.placement import ABSENT
 from ..access.shard_layout import TAIL_NBYTES, header_and_footer
 from .chunk_check import ChunkCheck, Level, Problem
@@ -418,12 +418,12 @@ class _ShardSurvey:
 
     def _has_mark(self, entries: Entries) -> bool:
         """Return True if a writer's mark of header and footer is where it says: no bytes were lost or inserted before it."""
-        user = header_and_footer(
-            self.spec,
-            entries,
-            self.view.nbytes,
-            lambda low, n: bytes(self.view.range(low, min(n, TAIL_NBYTES))),
-        )
+
+        def read(low: int, nbytes: int) -> bytes:
+            found = try_range(self.view, low, min(nbytes, TAIL_NBYTES))
+            return b"" if isinstance(found, OSError) else bytes(found)
+
+        user = header_and_footer(self.spec, entries, self.view.nbytes, read)
         return user is not None and user.is_marked
 
     def _has_unreferenced(

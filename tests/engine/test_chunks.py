@@ -198,7 +198,7 @@ def test_blocks_of_a_container_are_decoded_alone_at_first(tmp_path: Path) -> Non
 
 def test_a_scan_leaves_the_chunks_that_are_used_again(folder: Path) -> None:
     """S3-FIFO: a new chunk is in the short queue; what was used there is in the main one when others are evicted."""
-    cache = cache_of(16 * 350)
+    cache = cache_of(16 * 600)
     array = opened(folder, cache, threads=1)
     evicted = shardcodec.stats()["chunk_evictions"]
     for _ in range(3):

@@ -235,7 +235,7 @@ excess(void)
     const uint64_t sizes[] = { 64, 1u << 20, 64, 4096, 300000, 64 };
     const uint64_t max_nbytes = 16u << 20;
     struct counts counts = { 0 };
-    unsigned n_missing = 0;
+    unsigned n_missing = 0, n_large = 0, n_kept = 0;
     long most = 0, before = live_nbytes;
     pthread_t thread;
 
@@ -249,9 +249,15 @@ excess(void)
 
             read_chunk(&key, false, &counts);
             read_chunk(&key, false, &counts);
+            n_large += sizes[i] >= 4096;
+            n_kept += sizes[i] >= 4096 && sc_chunks_has(chunks, &key);
             nbytes = live_nbytes - before - (long)max_nbytes - (long)sizes[i];
             most = nbytes > most ? nbytes : most;
         }
+    }
+    if (n_kept < n_large - n_large / 20) {
+        fprintf(stderr, "%u of %u large chunks are not kept\n", n_large - n_kept, n_large);
+        exit(1);
     }
     n_loaded = N_GROWN;
     pthread_join(thread, NULL);

@@ -152,6 +152,27 @@ def test_place_is_not_proved_where_old_inner_chunks_have_the_same_sizes(from_end
     assert found.is_lost.all() and not is_found(found).any()
 
 
+def in_dead_bytes(gap_before: int, gap_behind: int) -> bytes:
+    """Return a shard without the second of its inner chunks, which had an old version among dead bytes in its shifted place."""
+    first, second, third, fourth = (word * 25 for word in WORDS)
+    parts = [
+        word + struct.pack("<I", crc32c(word)) for word in (first, second, third, fourth, second.upper())
+    ]
+    size = len(parts[0])
+    body = parts[0] + bytes(gap_before) + parts[4] + bytes(gap_behind)
+    at = len(body)
+    entries = [(0, size), (at, size), (at + size, size), (at + 2 * size, size)]
+    return assemble(body[: at - gap_behind] + parts[2] + parts[3], entries)
+
+
+@pytest.mark.parametrize("gaps", [(0, 0), (0, 52), (10, 0), (10, 52)], ids=str)
+def test_old_inner_chunk_beside_other_dead_bytes_is_not_taken_for_the_lost_one(gaps: tuple[int, int]) -> None:
+    """Old indexes, padding and slots that are not full stand between old inner chunks, so a gap of any size proves nothing."""
+    spec = shardcodec.ShardSpec((20, 20), (10, 10), "uint8", 46, [*RAW, CRC], [LITTLE, CRC])
+    found = look(in_dead_bytes(*gaps), spec)
+    assert found.is_lost[1] and not is_found(found)[1]
+
+
 def test_page_names_every_damaged_shard() -> None:
     assert set(rows_of_page()) == set(CASES) - VALID
 

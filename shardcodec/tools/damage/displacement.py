@@ -180,24 +180,19 @@ def _possible_cuts(live: Spans, whole: Spans) -> Numbers:
 def _limits_of_whole(live: Spans, whole: Spans) -> tuple[int, int]:
     """Return the limits of a cut by the whole inner chunks that cannot have been old ones."""
     shift = live[1][:1, 0] - live[0][:1, 0]
-    first = whole[0][~_can_be_old(whole[0] - shift, live[0]), 1].max(initial=0)
-    last = whole[1][~_can_be_old(whole[1], live[0]), 0].min(initial=_FAR)
+    known = live[0][np.lexsort(live[0].T)]
+    known = known[np.append(True, (known[1:] != known[:-1]).any(axis=1))]
+    first = whole[0][~_can_be_old(whole[0] - shift, known), 1].max(initial=0)
+    last = whole[1][~_can_be_old(whole[1], known), 0].min(initial=_FAR)
     return int(first), int(last)
 
 
 def _can_be_old(spans: Numbers, live: Numbers) -> Flags:
-    """Return which spans lie among dead bytes, so that smaller dead inner chunks fit between them and their neighbours, or are live ones."""
-    live = np.unique(live, axis=0)
+    """Return which spans lie among dead bytes, or are those of another live inner chunk. `live` has none twice."""
     begins, ends = np.sort(live[:, 0]), np.sort(live[:, 1])
-    before = np.searchsorted(ends, spans[:, 0], side="right")
-    behind = np.searchsorted(begins, spans[:, 1], side="left")
-    gaps = np.stack(
-        [spans[:, 0] - np.append(0, ends)[before], np.append(begins, ends[-1:])[behind] - spans[:, 1]]
-    )
-    smallest = (live[:, 1] - live[:, 0]).min(initial=_FAR)
-    is_dead = (before == behind) & ((gaps == 0) | (gaps >= smallest)).all(axis=0)
-    is_live = (behind - before == 1) & np.isin(spans[:, 0], begins) & np.isin(spans[:, 1], ends)
-    return np.asarray(is_dead | is_live)
+    n_shared = np.searchsorted(begins, spans[:, 1]) - np.searchsorted(ends, spans[:, 0], side="right")
+    is_live = (n_shared == 1) & np.isin(spans[:, 0], begins) & np.isin(spans[:, 1], ends)
+    return np.asarray((n_shared == 0) | is_live)
 
 
 def _n_left(cuts: Numbers, spans: Spans) -> Numbers:
