@@ -48,8 +48,12 @@ FORMER_NAMES = {"get_selection": "read", "set_selection": "write", "settle": "ro
     for name in ("commit", "delete", "delete_range", "list", "read", "read_many", "write")
 }
 
-# Former names of parameters, with their new names.
-FORMER_PARAMETERS = {"n_parts": "parts", "name": "path", "path": "store", "path_or_store": "store"}
+# Former names of parameters, with what takes their place.
+FORMER_PARAMETERS = {"n_parts": "parts", "name": "path", "path": "store", "path_or_store": "store"} | {
+    **dict.fromkeys(("exactly", "only_arrays"), "exclude"),
+    "verify": "level",
+    "array": "only",
+}
 
 # Values may be large or hostile, so messages quote only a short part of them.
 _repr = reprlib.Repr()

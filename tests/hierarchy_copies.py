@@ -248,7 +248,7 @@ def copies_of(one: Hierarchy) -> Iterator[Copy]:
         )
     if any(is_in(array, path) for array in one.arrays):
         for exactly in (False, True) if path in one.arrays else (False,):
-            only: dict[str, Any] = {"only": [path], "exactly": exactly}
+            only: dict[str, Any] = {"only": [path], "exclude": ["@needed"] * exactly}
             yield Copy(
                 f"convert --only exactly={exactly}",
                 lambda to, only=only: convert(whole, to, **only),

@@ -57,7 +57,6 @@ def _propose(
     shards: int = 512 << 20,
     max_files: int | None = None,
     measure: bool = False,
-    array: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     memory: int | None = None,
     threads: int | None = None,
@@ -73,7 +72,7 @@ def _propose(
         sizes, kind, found, present = _shape(shape or ""), _dtype(dtype), None, None
         names: Sequence[str | None] = ()
     else:
-        found = _one_array(target, array, storage_options)
+        found = _one_array(target, storage_options)
         assert found.layout is not None
         sizes, kind = found.layout.shape, found.layout.dtype
         facts = ZarrNodes(found.folder).array("")
@@ -124,13 +123,11 @@ def _dtype(text: str) -> np.dtype[Any]:
         raise ValueError(f"--dtype: expected a data type of numpy, such as uint16, got {text!r}") from error
 
 
-def _one_array(path: str, array: str | None, storage_options: Mapping[str, Any] | None) -> ArrayTarget:
-    found = list(find_arrays(path, array=array, storage_options=storage_options))
+def _one_array(path: str, storage_options: Mapping[str, Any] | None) -> ArrayTarget:
+    found = list(find_arrays(path, storage_options=storage_options))
     if len(found) != 1:
         names = ", ".join(one.name for one in found[:3])
-        raise ValueError(
-            f"expected a single array, got {len(found)} ({names}); choose one of them with --array"
-        )
+        raise ValueError(f"expected a single array, got {len(found)} ({names}); give the path of one of them")
     if found[0].layout is None:
         raise ValueError(f"array {found[0].place}: {found[0].problem}")
     if found[0].foreign_type is not None:

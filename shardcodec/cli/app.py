@@ -63,15 +63,19 @@ COMMANDS = (
 
 # Former flags, and what takes their place; for one release.
 FORMER_FLAGS = {
+    "--array": "was renamed: use --only",
     "--chunk-size": "was renamed: use --chunks",
     "--env": "was renamed: use --for env",
+    "--exactly": "was renamed: use --exclude @needed",
     "--from": "was renamed: use --copy",
     "--in-place": "was removed: --backup DIR repairs in place",
     "--index-crc": "was removed: --to gives every index a checksum",
+    "--only-arrays": "was renamed: use --exclude @objects",
     "--output": "was removed: give the file of the plan after the destination",
     "--shard-size": "was renamed: use --shards",
     "--system": "was renamed: use --for system",
     "--user": "was renamed: use --for user",
+    "--verify": "was renamed: use --level",
     "-o": "was removed: give the file of the plan after the destination",
 }
 

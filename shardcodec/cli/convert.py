@@ -44,7 +44,6 @@ def convert(run: Run) -> ExitCode:
 
         shardcodec convert images.zarr copy.zarr --dask local:2
     """
-    _check_choice(run)
     given = run.given
     arrays: list[ConvertedArray] = []
 
@@ -56,12 +55,6 @@ def convert(run: Run) -> ExitCode:
     if given["dry_run"] or report.is_complete:
         return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
     return ExitCode.FAILED if given["job"] is None and given["dask"] is None else ExitCode.INCOMPLETE
-
-
-def _check_choice(run: Run) -> None:
-    """Refuse two flags that both choose arrays."""
-    if run.given["only"] and run.given["array"] is not None:
-        raise ValueError("expected one of --array and --only, got both")
 
 
 PLAN_ROWS: Rows = {
@@ -80,7 +73,6 @@ def plan(run: Run) -> ExitCode:
 
         shardcodec plan images.zarr shards.zarr plan.json --parts 4
     """
-    _check_choice(run)
     report = run.report()
     shards, parts = format_count(report.n_shards, "shard"), format_count(run.given["parts"], "part")
     run.output.text([f"{shards} in {parts}: {run.given['file']}"])

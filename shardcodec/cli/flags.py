@@ -201,17 +201,14 @@ FLAGS: Mapping[str, Flag] = {
         metavar="LIST", value=lambda given: None if given is None else parse_codec_list(given),
     ),
     "like": Flag("Take shapes and codecs of this array.", metavar="ARRAY"),
-    "array": Flag("Only this array of the group, by its path.", metavar="NAME"),
     "only": Flag(
-        "Only arrays with such a path, such as 'a/*', and the coordinates that they need; may be repeated.",
-        metavar="PATTERN", kind=list[str], value=_as_tuple,
+        "Only arrays and groups with this path, such as a or 'a/*'; copies also get the coordinates that they need. May be repeated.",
+        metavar="NAME", kind=list[str], value=_as_tuple,
     ),
     "exclude": Flag(
-        "Leave out such arrays and groups; may be repeated.",
-        metavar="PATTERN", kind=list[str], value=_as_tuple,
+        "Leave out these arrays and groups; @needed: what the arrays of --only need; @objects: what belongs to no array.",
+        metavar="NAME", kind=list[str], value=_as_tuple,
     ),
-    "exactly": Flag("Copy only arrays that are named, without the coordinates that they need."),
-    "only_arrays": Flag("Leave out objects that belong to no array, such as tables."),
-    "verify": Flag("Read new shards again: their checksums, or all of them.", value=str),
+    "level": Flag("Read new shards again: their checksums, or compare all with what was written.", value=str),
     **LAST,
 }  # fmt: skip

@@ -34,7 +34,7 @@ def inspect(run: Run) -> ExitCode:
 
     Example:
 
-        shardcodec inspect images.zarr --array level0 --plot level0.png
+        shardcodec inspect images.zarr --only level0 --plot level0.png
     """
     before: list[str] = []  # an empty line, from the second array on
 

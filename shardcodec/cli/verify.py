@@ -27,8 +27,6 @@ ROWS = {
         "Compare all elements, and objects of no array, with this source of `convert`; attributes too, of Zarr.",
         metavar="OTHER",
     ),
-    "exactly": Flag("Only arrays that are named, without the coordinates that they need."),
-    "only_arrays": Flag("Do not check objects that belong to no array, such as tables."),
 }
 
 

@@ -8,7 +8,7 @@ requests, one shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +34,7 @@ from .jobs.shard_work import ArrayTask
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor, RunOptions, passes_on_signals
+from .node_selection import selection_of
 from .rewrite import (
     copy_chunks,
     encoded_chunks,
@@ -262,9 +263,8 @@ def compact(
     order: Order | None = None,
     to: Any = None,
     dry_run: bool = False,
-    array: str | None = None,
-    exactly: bool = False,
-    only_arrays: bool = False,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
@@ -291,13 +291,9 @@ def compact(
         shard has a checksum; in place none is added, because the metadata of an array name the codecs of all its indexes.
     dry_run : bool
         Change nothing, and report what would be packed.
-    array : str, optional
-        Only this array, by its path in the group. `to` also gets the arrays that it needs, such as coordinates, see `convert`.
-    exactly : bool
-        Copy only this array to `to`.
-    only_arrays : bool
-        Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
-        as tables and hidden files; with `array` those in its folder.
+    only, exclude : str or sequence of str, optional
+        Patterns of the arrays and groups that are chosen, and of those that are left out. `to` also gets the arrays that they need,
+        such as coordinates, and objects that belong to no array; see `convert`, also for ``"@needed"`` and ``"@objects"``.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -342,7 +338,7 @@ def compact(
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
     to = absolute_place(to)
-    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
+    request = RewriteRequest(target, to, dry_run, selection_of(only, exclude), spec)
     request.check()
     storage_options = placed_options(storage_options, target, to)
     run = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())

@@ -46,7 +46,7 @@ def object_name(name: str) -> str:
         if (problem := problem_of(step)) is not None:
             raise ValueError(
                 f"expected the name of an object that can be written, got {name!r}: {step!r} {problem}; rename it, or leave out "
-                "objects that belong to no array (--only-arrays, in Python only_arrays)"
+                "objects that belong to no array (--exclude @objects)"
             )
     return name
 

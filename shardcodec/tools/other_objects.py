@@ -24,11 +24,12 @@ from .backup import UnreadableObject, old_object
 from .capped import LISTED
 from .conventions.all_conventions import OBJECT_NAMES, mended_object
 from .conventions.convention import MendedObject
-from .documents import DOCUMENTS, NODE_DOCUMENTS
+from .documents import DOCUMENTS, NODE_DOCUMENTS, Document
 from .hierarchy import Hierarchy
 from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
 from .names import is_own_name, node_path, object_name
+from .node_selection import Selection, outermost
 from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
 from .shard_threads import in_order
@@ -323,7 +324,7 @@ class OtherObjects:
         if array is not None and self.new_keys is not None and array.is_chunk_with(self.new_keys, key):
             raise ValueError(
                 f"{self.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; "
-                "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
+                "rename it, or leave out what is not of an array (--exclude @objects)"
             )
         return OtherObject(key, object_name(name) if self.checks_names else name)
 
@@ -406,26 +407,35 @@ def _is_job_file(store: Store, key: str) -> bool:
 def other_objects(
     hierarchy: Hierarchy,
     arrays: Sequence[ArrayTarget],
+    groups: Sequence[tuple[str, Folder, Document]],
+    selection: Selection,
     *,
-    is_chosen: bool,
-    only_arrays: bool,
     whole: Iterable[str],
 ) -> OtherObjects | None:
     """Return the objects that belong to no array of a hierarchy whose metadata do not change; the arrays `whole` are copied whole.
 
-    With `is_chosen` only objects in the folders of `arrays`. None with `only_arrays`; names of nodes are checked in any case.
+    With patterns only objects in the folders of `arrays` and of `groups` that the user has chosen. None without such objects; names of
+    nodes are checked in any case.
     """
     names = [node_path(array.name) for array in arrays]
-    groups = [] if is_chosen else [node_path(name) for name, _, _ in hierarchy.groups()]
-    if only_arrays:
+    kept = [node_path(name) for name, _, _ in groups]
+    if selection.only_arrays:
         return None
+    chosen: Collection[str] | None = None
+    left: set[str] = set()
+    if selection.only:
+        chosen = outermost({*names, *(name for name in kept if name and selection.matches(name))})
+    if selection.exclude:
+        left = {name for name, _, _ in hierarchy.groups()} | {one.name for one in hierarchy.arrays()}
+        left -= {*names, *kept}
     return OtherObjects(
         hierarchy.folder,
         {array.name: array for array in arrays},
-        dict.fromkeys((*names, *groups), DOCUMENTS),
-        chosen=names if is_chosen else None,
+        dict.fromkeys((*names, *kept), DOCUMENTS),
+        chosen=chosen,
         whole=frozenset(whole),
-        nodes={*names, *groups_of(names)} if is_chosen else None,
+        left=frozenset(left),
+        nodes={*names, *kept, *groups_of(names)} if selection.is_part else None,
         found=hierarchy.found,
     )
 

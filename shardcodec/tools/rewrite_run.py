@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..access.box_reader import Folder
 from ..format.spec import ShardSpec
 from ..readable import Fact
 from .consolidated import notes_on_spare
 from .conventions.all_conventions import with_needed
+from .documents import Document
 from .hierarchy import Hierarchy
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .left_parts import NOTHING_LEFT, LeftKind, LeftPart
 from .monitor import Stopped
+from .node_selection import Selection
 from .nodes import ZarrNodes
 from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
 from .run_over_arrays import RunOverArrays
@@ -80,18 +83,14 @@ class RewriteRequest(NamedTuple):
     target: Any
     to: Any
     dry_run: bool
-    array: str | None
-    only_arrays: bool
+    selection: Selection
     spec: ShardSpec | None
-    exactly: bool = False
 
     def check(self) -> None:
-        """Raise `ValueError` for `only_arrays` or `exactly` without `to`. The tools check their own options."""
-        if self.exactly and (self.to is None or self.array is None):
-            raise ValueError("exactly: expected `to` (--to) and `array` (--array), the array that is copied")
-        if self.only_arrays and self.to is None:
+        """Raise `ValueError` for ``@objects`` without `to`. The tools check their own options."""
+        if self.selection.only_arrays and self.to is None:
             raise ValueError(
-                "only_arrays: expected `to` (--to), a new place, because nothing is copied in place"
+                "exclude: expected `to` (--to), a new place, with @objects: nothing is copied in place"
             )
 
 
@@ -115,6 +114,7 @@ class RewriteRun(RunOverArrays[ShardOutcome[R], R], Generic[R, S]):
         self._hierarchy: Hierarchy
         self._last: ArrayTarget | None = None
         self._to: HierarchyCopy | None = None
+        self._names: set[str] = set()
         self._n_shards = 0
         self._left: list[LeftPart] = []
         self._others = NO_OBJECTS
@@ -140,8 +140,7 @@ class RewriteRun(RunOverArrays[ShardOutcome[R], R], Generic[R, S]):
                 raise
         is_complete = self._to is None or self._has_all_shards
         if self._to is not None and is_complete:
-            is_part = self._request.array is not None
-            self._to.finish(() if is_part else self._hierarchy.groups(), is_part=is_part)
+            self._to.finish(self._groups(), is_part=self._request.selection.is_part)
         self._end()
         return self._report(is_complete=is_complete)
 
@@ -150,28 +149,43 @@ class RewriteRun(RunOverArrays[ShardOutcome[R], R], Generic[R, S]):
         request, options = self._request, self._pool.run.storage_options
         self._spare.read = None if request.to is None else {}
         self._hierarchy = Hierarchy(request.target, options, spec=request.spec, spare=self._spare)
-        found = self._hierarchy.arrays(request.array)
+        found = request.selection.targets(self._hierarchy)
         if request.to is None:
             return self._checked(found), None
         arrays = list(found)
         if self._hierarchy.rest:
             return arrays, None
-        if request.array is not None and not request.exactly:
-            arrays += self._needed(arrays[0])
+        if request.selection.only and not request.selection.exactly:
+            arrays += self._needed({one.name for one in arrays})
+        self._names = {one.name for one in arrays}
         others = other_objects(
             self._hierarchy,
             arrays,
-            is_chosen=request.array is not None,
-            only_arrays=request.only_arrays,
+            self._groups(),
+            request.selection,
             whole=[array.name for array in arrays if not self._works_on(array)],
         )
         self._others = count_objects(others, self._monitor, self._pool.options.threads)
         return arrays, others
 
-    def _needed(self, array: ArrayTarget) -> Iterator[ArrayTarget]:
-        """Yield the arrays that programs need beside the one that the caller has named, such as coordinates."""
-        for name in sorted(with_needed({array.name}, ZarrNodes(self._hierarchy.folder)) - {array.name}):
-            yield from self._hierarchy.arrays(name)
+    def _needed(self, names: set[str]) -> Iterator[ArrayTarget]:
+        """Yield the arrays that programs need beside those that the caller has named, such as coordinates."""
+        for name in sorted(with_needed(names, ZarrNodes(self._hierarchy.folder)) - names):
+            if not self._request.selection.leaves(name):
+                yield from self._hierarchy.arrays(name)
+
+    def _groups(self) -> list[tuple[str, Folder, Document]]:
+        """Return the groups that a new hierarchy gets, besides those above its arrays: path, folder and document."""
+        selection = self._request.selection
+        if selection.only and self._names.issuperset(
+            selection.only
+        ):  # arrays alone: nothing else is looked at
+            return []
+        groups = self._hierarchy.groups()
+        if not selection.is_part:
+            return groups
+        kept = selection.groups([name for name, _, _ in groups], self._names)
+        return [one for one in groups if one[0] in kept]
 
     def _begin(self) -> None:
         """Begin the new hierarchy, if there is one; a dry run only checks its place."""

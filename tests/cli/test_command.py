@@ -84,7 +84,7 @@ def test_findings_have_exit_code_1(array: Any, capsys: pytest.CaptureFixture[str
     (["inspect", "{}", "--progress", "loud"], "--progress"),
     (["inspect", "{}", "--storage-option", "region"], "expected NAME=VALUE"),
     (["inspect", "{}", "--storage-option", "region=x"], "expected them only with a URL"),
-    (["inspect", "{}", "--array", "b"], "is an array, got 'b'"),
+    (["inspect", "{}", "--only", "b"], "is an array or a shard"),
     (["no-such-command"], "no-such-command"),
 ])  # fmt: skip
 def test_wrong_use_has_exit_code_2(

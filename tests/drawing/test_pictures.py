@@ -339,7 +339,7 @@ def test_picture_of_several_arrays_is_refused(tmp_path: Path) -> None:
         create(group.store, name=name)[...] = 1
     with pytest.raises(ValueError, match="expected a single array, got a, b"):
         inspect(tmp_path / "g.zarr", plot=tmp_path / "a.png")
-    inspect(tmp_path / "g.zarr", array="b", plot=tmp_path / "b.png")
+    inspect(tmp_path / "g.zarr", only="b", plot=tmp_path / "b.png")
     check_picture(tmp_path / "b.png")
 
 

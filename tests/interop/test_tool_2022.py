@@ -36,7 +36,7 @@ def test_array_in_other_shards(made: Path, tmp_path: Path, name: str) -> None:
         with pytest.raises(UnsupportedError):
             convert(made / "h" / name, tmp_path / "new.zarr")
         return
-    report = convert(made / "h" / name, tmp_path / "new.zarr", shards=1 << 20, verify="checksum")
+    report = convert(made / "h" / name, tmp_path / "new.zarr", shards=1 << 20, level="checksum")
     assert report.is_complete
     found = shardcodec.attach(zarr.open_array(tmp_path / "new.zarr", mode="r"))
     assert_same(found[...], expected(made, name), case)

@@ -76,7 +76,7 @@ def anndata(folder: Path) -> None:
         assert (dense.layers["dense"] == data.layers["dense"]).all()
         assert (dense.obs_names == data.obs_names).all() and (dense.var_names == data.var_names).all()
         assert list(dense.obs.columns) == [] and dense.X is None
-        some = ad.read_zarr(part(old, "some", only=["X/data", "obs/kind"], array=None))
+        some = ad.read_zarr(part(old, "some", only=["X/data", "obs/kind"]))
         assert (some.X != data.X).nnz == 0
         assert (some.obs["kind"] == data.obs["kind"]).all() and list(some.obs.columns) == ["kind"]
         rest = ad.read_zarr(part(old, "rest", exclude=["X", "obs/size", "obsm"]))
@@ -113,7 +113,7 @@ def ome_zarr(folder: Path) -> None:
         assert len(small) == 1 and np.array_equal(small[0], whole[0][1])
         image_only = seen(part(old, "image", exclude="labels"))
         assert len(image_only) == 1 and len(image_only[0]) == len(levels)
-        tools.repair(old, to=folder / f"level-{form.version}", array=levels[0])
+        tools.repair(old, to=folder / f"level-{form.version}", only=levels[0])
         (large,) = seen(folder / f"level-{form.version}")
         assert len(large) == 1 and np.array_equal(large[0], image)
 

@@ -164,7 +164,8 @@ def test_former_names_say_the_new_ones(tmp_path: Path) -> None:
 def test_former_parameters_say_the_new_ones() -> None:
     takers: dict[str, Callable[..., Any]] = {
         "n_parts": tools.plan_convert, "name": shardcodec.create_array, "path": shardcodec.ShardWriter,
-        "path_or_store": shardcodec.open_array,
+        "path_or_store": shardcodec.open_array, "array": tools.inspect, "exactly": tools.convert, "level": tools.verify,
+        "only_arrays": tools.verify, "verify": tools.convert,
     }  # fmt: skip
     for name, new in FORMER_PARAMETERS.items():
         take = takers[name]

@@ -22,7 +22,7 @@ shardcodec.enable(threads=2, write_strategy="append", durability="fsync", lockin
 with shardcodec.options(durability="fsync", cache="1GiB", strict=True):
     pass
 tools.verify("a.zarr", level="decode")
-tools.convert("a.zarr", "b.zarr", shards=[4, 4], only="t*", codecs=["zstd", {"name": "crc32c"}], verify="full")
+tools.convert("a.zarr", "b.zarr", shards=[4, 4], only="t*", codecs=["zstd", {"name": "crc32c"}], level="compare")
 spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0)
 shardcodec.open_shard(b"", None, spec, mode="r+").write_encoded([(0, 0)], [b""], strategy="append")
 shardcodec.create_array("a.zarr", shape=(4, 4), shards=(4, 4), chunks=(2, 2), dtype="u1", dimension_names=("y", "x"))
@@ -47,7 +47,7 @@ shardcodec.ShardWriter.create("a", spec, ordr="morton")
 shardcodec.encode(b"", spec, order="mortn")
 tools.verify("a.zarr", level="deep")
 tools.repair("a.zarr", order="mortn", dry_run=True)
-tools.convert("a.zarr", "b.zarr", verify="ful")
+tools.convert("a.zarr", "b.zarr", level="comp")
 tools.plan_writes("a.zarr", workers=2, align="chunk")
 kv.ShardedKeyValueStore("a", grid_shape=(4,), index_codecs=["bytes"], index_location="strat")
 shardcodec.create_array("a.zarr", shape=(4, 4), chunk=(2, 2), dtype="u1")

@@ -46,7 +46,7 @@ def conversions(draw: st.DrawFn) -> dict[str, Any]:
         source["order"] = draw(st.sampled_from(["C", "F"]))
     elif draw(st.booleans()):
         source["shards"] = tuple(n * draw(st.integers(1, 3)) for n in chunks)
-    how: dict[str, Any] = {"verify": draw(st.sampled_from(["none", "checksum", "full"])), "threads": 1}
+    how: dict[str, Any] = {"level": draw(st.sampled_from(["none", "checksum", "compare"])), "threads": 1}
     new_chunks = chunks
     if draw(st.booleans()):
         new_chunks = how["chunks"] = tuple(draw(st.integers(1, 5)) for _ in range(ndim))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """A part of a data set is a data set: xarray finds its coordinates, and metadata of OME-Zarr and AnnData name nodes that are there.
 
-`convert --only t2m` made a copy without coordinates, and `--array s0` one whose multiscales named levels that were not there.
+`convert --only t2m` made a copy without coordinates, and `--only s0` one whose multiscales named levels that were not there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def paths(entries: Any) -> list[str]:
 def test_only_takes_coordinates_along(zarr_format: int, tmp_path: Path) -> None:
     climate(tmp_path / "old", zarr_format)
     convert(tmp_path / "old", tmp_path / "only", only="tas")
-    convert(tmp_path / "old", tmp_path / "array", array="tas")
-    convert(tmp_path / "old", tmp_path / "exactly", only=["tas", "lat"], exactly=True)
+    convert(tmp_path / "old", tmp_path / "array", only="tas")
+    convert(tmp_path / "old", tmp_path / "exactly", only=["tas", "lat"], exclude="@needed")
     assert array_names(tmp_path / "only") == array_names(tmp_path / "array") == NEEDED_BY_TAS
     assert array_names(tmp_path / "exactly") == ["lat", "tas"]
     for name in ("only", "array", "exactly"):
@@ -111,7 +111,7 @@ def test_names_with_brackets_choose_themselves(tmp_path: Path) -> None:
         (
             ({"only": "band[1]"}, {"band[1]", "band1"}),  # it is also a pattern
             ({"exclude": ["band[1]", "b[*]"]}, set()),
-            ({"array": "band[1]"}, {"band[1]"}),
+            ({"only": "band[[]1]"}, {"band[1]"}),
         )
     ):
         if not names:
@@ -157,7 +157,7 @@ def test_coordinates_of_other_formats_come_along(tmp_path: Path) -> None:
         file["broken"] = h5py.SoftLink("/nowhere")
     convert(tmp_path / "a.h5", tmp_path / "new", only="v")
     assert array_names(tmp_path / "new") == ["crs", "v", "x"]
-    convert(tmp_path / "a.h5", tmp_path / "alone", only="v", exactly=True)
+    convert(tmp_path / "a.h5", tmp_path / "alone", only="v", exclude="@needed")
     assert array_names(tmp_path / "alone") == ["v"]
     convert(tmp_path / "a.h5", tmp_path / "rest", exclude=["broken", "w"])
     assert array_names(tmp_path / "rest") == ["crs", "t", "v", "x"]
@@ -168,9 +168,7 @@ def test_coordinates_of_other_formats_come_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "how", [{"only": "s1"}, {"array": "s1"}, {"exclude": ["s0", "s2", "labels", "tables"]}], ids=str
-)
+@pytest.mark.parametrize("how", [{"only": "s1"}, {"exclude": ["s0", "s2", "labels", "tables"]}], ids=str)
 def test_metadata_name_the_levels_that_are_there(how: dict[str, Any], version: str, tmp_path: Path) -> None:
     image(tmp_path / "old", version)
     report = convert(tmp_path / "old", tmp_path / "new", **how)
@@ -394,7 +392,7 @@ def test_group_stays_if_it_is_not_excluded_itself() -> None:
 
 
 def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_path: Path) -> None:
-    """`repair --array` was refused because the copy lacked the coordinates of the array."""
+    """`repair --only` was refused because the copy lacked the coordinates of the array."""
     group = zarr.create_group(tmp_path / "old")
     for name in ("t", "x"):
         array = group.create_array(
@@ -403,10 +401,10 @@ def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_pa
         array[:] = 7
     shutil.copytree(tmp_path / "old", tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy/t")
-    repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy", array="x")
+    repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy", only="x")
     assert array_names(tmp_path / "new") == ["t", "x"]
     with pytest.raises(FileNotFoundError, match="no array 't'"):
-        repair(tmp_path / "old", to=tmp_path / "alone", copy=tmp_path / "copy", array="t")
+        repair(tmp_path / "old", to=tmp_path / "alone", copy=tmp_path / "copy", only="t")
 
 
 @pytest.mark.parametrize("tool", [repair, compact])
@@ -414,17 +412,17 @@ def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_pa
 def test_part_that_is_repaired_or_packed_is_consistent(tool: Any, zarr_format: int, tmp_path: Path) -> None:
     climate(tmp_path / "year", zarr_format)
     image(tmp_path / "image", "0.4" if zarr_format == 2 else "0.5")
-    tool(tmp_path / "year", to=tmp_path / "tas", array="tas")
+    tool(tmp_path / "year", to=tmp_path / "tas", only="tas")
     assert array_names(tmp_path / "tas") == NEEDED_BY_TAS
-    tool(tmp_path / "year", to=tmp_path / "alone", array="tas", exactly=True)
+    tool(tmp_path / "year", to=tmp_path / "alone", only="tas", exclude="@needed")
     assert array_names(tmp_path / "alone") == ["tas"]
-    with pytest.raises(ValueError, match="exactly: expected"):
-        tool(tmp_path / "year", to=tmp_path / "all", exactly=True)
-    tool(tmp_path / "image", to=tmp_path / "s1", array="s1")
+    with pytest.raises(ValueError, match="exclude: expected"):
+        tool(tmp_path / "year", to=tmp_path / "all", exclude="@needed")
+    tool(tmp_path / "image", to=tmp_path / "s1", only="s1")
     assert sorted(members(tmp_path / "s1")) == ["s1"]
     scales = attributes_of(tmp_path / "s1")["multiscales"]
     assert paths(scales[0]["datasets"]) == ["s1"]
-    tool(tmp_path / "image", to=tmp_path / "cells", array="labels/cells/s0")
+    tool(tmp_path / "image", to=tmp_path / "cells", only="labels/cells/s0")
     assert attributes_of(tmp_path / "cells", "labels")["labels"] == ["cells"]
     for name in ("tas", "s1", "cells"):
         check_consolidated(tmp_path / name)
@@ -439,7 +437,7 @@ def test_part_that_is_repaired_or_packed_is_consistent(tool: Any, zarr_format: i
 def test_sharded_coordinates_come_along_too(tool: Any, tmp_path: Path) -> None:
     climate(tmp_path / "year")
     convert(tmp_path / "year", tmp_path / "old", shards={"time": 365, "lat": (36,)})
-    report = tool(tmp_path / "old", to=tmp_path / "new", array="tas")
+    report = tool(tmp_path / "old", to=tmp_path / "new", only="tas")
     assert report.n_shards == 2 or tool is repair  # which counts chunks without shards, too
     assert array_names(tmp_path / "new") == NEEDED_BY_TAS
     with quiet():
@@ -456,9 +454,18 @@ def test_command_takes_and_leaves_arrays(tmp_path: Path, capsys: pytest.CaptureF
         == 0
     )
     assert array_names(tmp_path / "a") == ["crs", "height", "lat", "lon", "run", "tas", "time"]
-    assert run([*words, str(tmp_path / "b"), "--array", "tas", "--exactly"]) == 0
+    assert run([*words, str(tmp_path / "b"), "--only", "tas", "--exclude", "@needed"]) == 0
     assert array_names(tmp_path / "b") == ["tas"]
-    plan = ["plan", words[1], str(tmp_path / "c"), str(tmp_path / "p.json"), "--only", "tas", "--exactly"]
+    plan = [
+        "plan",
+        words[1],
+        str(tmp_path / "c"),
+        str(tmp_path / "p.json"),
+        "--only",
+        "tas",
+        "--exclude",
+        "@needed",
+    ]
     assert run(plan) == 0
     assert run(["run-part", str(tmp_path / "p.json"), "0"]) == 0
     assert array_names(tmp_path / "c") == ["tas"]

@@ -83,7 +83,7 @@ def test_elements_are_those_of_the_source(layout: str, options: str, tmp_path: P
     how = dict(LAYOUTS[layout])
     dtype = how.pop("dtype", "int32")
     source(tmp_path / "a.zarr", dtype=dtype, **how)
-    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", verify="full", **OPTIONS[options])
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", level="compare", **OPTIONS[options])
     new = same(tmp_path / "b.zarr")
     assert new.shards is not None and new.fill_value == -1
     assert method(report) == ("encode" if options in ("chunks", "codecs", "little memory") else "move")
@@ -107,7 +107,7 @@ def test_chunks_are_moved_byte_by_byte(layout: str, tmp_path: Path) -> None:
 
 def test_inner_chunks_are_moved_byte_by_byte(tmp_path: Path) -> None:
     source(tmp_path / "a.zarr", shards=(8, 16, 8))
-    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(20, 8, 4), verify="checksum")
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(20, 8, 4), level="checksum")
     assert method(report) == "move"
     assert encoded(tmp_path / "a.zarr") == encoded(tmp_path / "b.zarr")
     same(tmp_path / "b.zarr")
@@ -154,7 +154,7 @@ def test_data_types(dtype: Any, zarr_format: int, tmp_path: Path) -> None:
         )
         array[...] = values
         for name, how in {"moved": {}, "encoded": {"chunks": (3, 2)}}.items():
-            report = convert(tmp_path / "a.zarr", tmp_path / name, verify="full", **how)
+            report = convert(tmp_path / "a.zarr", tmp_path / name, level="compare", **how)
             # zarr 3.1.6 can read neither shards of void elements nor the name of structs
             found = shardcodec.open_array(tmp_path / name) if kind.kind == "V" else opened(tmp_path / name)
             assert bits(found[...]) == bits(array[...]) == bits(values) and found.dtype == kind
@@ -176,7 +176,7 @@ def test_fill_values_keep_their_bits(value: float, zarr_format: int, tmp_path: P
         )
     array[:2] = [[value, 1, 0.0, -0.0]] * 2
     for name, how in {"moved": {}, "encoded": {"chunks": (4, 1)}}.items():
-        convert(tmp_path / "a.zarr", tmp_path / name, verify="full", **how)
+        convert(tmp_path / "a.zarr", tmp_path / name, level="compare", **how)
         assert bits(opened(tmp_path / name)[...]) == bits(array[...])
 
 
@@ -199,7 +199,7 @@ def test_array_without_axes_and_array_without_elements(tmp_path: Path) -> None:
             group.create_array("scalar", shape=(), dtype="f8")[...] = 2.5
             group.create_array("empty", shape=(0, 5), chunks=(1, 5), dtype="i4")
     for zarr_format in (2, 3):
-        convert(tmp_path / f"v{zarr_format}", tmp_path / f"new{zarr_format}", verify="full")
+        convert(tmp_path / f"v{zarr_format}", tmp_path / f"new{zarr_format}", level="compare")
         new = zarr.open_group(tmp_path / f"new{zarr_format}", mode="r")
         assert new["scalar"][...] == 2.5 and new["empty"].shape == (0, 5)
 
@@ -210,7 +210,7 @@ def test_array_like_objects(tmp_path: Path) -> None:
     for n, values in enumerate(
         [VALUES, dask.array.from_array(VALUES, chunks=(4, 8, 7)), np.asfortranarray(VALUES)]
     ):
-        report = convert(values, tmp_path / f"{n}.zarr", verify="full")
+        report = convert(values, tmp_path / f"{n}.zarr", level="compare")
         same(tmp_path / f"{n}.zarr")
         assert method(report) == "encode"
     assert report.arrays[0].chunk_shape == SHAPE
@@ -266,7 +266,7 @@ def test_hdf5(tmp_path: Path) -> None:
         one.dims[0].label = "z"
         file["raw"].attrs["note"] = "text"
         file.create_dataset("two", data=np.arange(10.0))
-    report = convert(tmp_path / "a.h5", tmp_path / "b.zarr", verify="full")
+    report = convert(tmp_path / "a.h5", tmp_path / "b.zarr", level="compare")
     assert {one.name: one.chunk_shape for one in report.arrays} == {"raw/one": (4, 8, 7), "two": (10,)}
     new = same(tmp_path / "b.zarr", path="raw/one")
     assert dict(new.attrs) == {"unit": "m", "matrix": [[1, 0], [0, 1]]}
@@ -289,7 +289,7 @@ def test_zip_file_as_source(tmp_path: Path) -> None:
 def test_stores_in_memory(tmp_path: Path) -> None:
     old, new = MemoryStore(), MemoryStore()
     source(old)
-    assert method(convert(old, new, shards=(8, 16, 8), verify="full")) == "move"
+    assert method(convert(old, new, shards=(8, 16, 8), level="compare")) == "move"
     same(new)
     again = MemoryStore()
     convert(
@@ -299,7 +299,7 @@ def test_stores_in_memory(tmp_path: Path) -> None:
         shards=(20, 32, 8),
         memory=20000,
         threads=1,
-        verify="full",
+        level="compare",
     )
     same(again, path="below")
 
@@ -310,11 +310,11 @@ def test_object_store(tmp_path: Path) -> None:
 
     old, new = ObjectStore(obstore.store.MemoryStore()), ObjectStore(obstore.store.MemoryStore())
     source(old)
-    report = convert(old, new, shards=(8, 16, 8), verify="full")
+    report = convert(old, new, shards=(8, 16, 8), level="compare")
     assert method(report) == "move"
     same(new)
     again = ObjectStore(obstore.store.MemoryStore())
-    convert(new, again, chunks=(5, 33, 7), verify="full")
+    convert(new, again, chunks=(5, 33, 7), level="compare")
     same(again)
 
 
@@ -368,7 +368,7 @@ def test_default_shard_is_as_large_as_allowed(tmp_path: Path) -> None:
     ({"shards": (5, 8, 4)}, "shards: expected a multiple of the inner chunk, 4, along axis 0"),
     ({"memory": 100, "chunks": (1, 1, 1)}, "memory: expected at least"),
     ({"memory": 100}, "memory: expected at least"),
-    ({"verify": "all"}, "verify: expected one of"),
+    ({"level": "all"}, "level: expected one of"),
     ({"resume": True}, "resume: expected `job`"),
     ({"codecs": ["no-such-codec"]}, "does not implement codec 'no-such-codec'"),
 ])  # fmt: skip

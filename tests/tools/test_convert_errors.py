@@ -68,11 +68,11 @@ def test_damaged_object_of_an_hdf5_file_is_named_with_its_elements(tmp_path: Pat
     assert f"{tmp_path}/old.h5/x: elements from (16, 16) to (24, 24)" in report.failures[0].detail
 
 
-@pytest.mark.parametrize("verify", ["checksum", "full"])
-def test_verification_finds_a_moved_chunk_with_a_wrong_checksum(verify: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", ["checksum", "compare"])
+def test_verification_finds_a_moved_chunk_with_a_wrong_checksum(check: str, tmp_path: Path) -> None:
     source(tmp_path / "old", compressors=[Crc32cCodec()])
     damage(tmp_path / "old" / "c" / "2" / "2")
-    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify)
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), level=check)
     assert report.n_failed == 1
 
 
@@ -83,13 +83,13 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("verify", ["checksum", "full"])
+@pytest.mark.parametrize("check", ["checksum", "compare"])
 @pytest.mark.parametrize(
     "spoil", [lambda path: damage(path, 10), lambda path: path.unlink()], ids=["changed", "gone"]
 )
 @pytest.mark.parametrize("name", HOW)
 def test_verification_finds_a_shard_that_is_not_stored_as_it_was_written(
-    verify: str, spoil: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: str, spoil: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source(tmp_path / "old", compressors=[Crc32cCodec()])
     original = array_conversion.ArrayConversion._verify
@@ -100,20 +100,20 @@ def test_verification_finds_a_shard_that_is_not_stored_as_it_was_written(
         original(self, coords, written)
 
     monkeypatch.setattr(array_conversion.ArrayConversion, "_verify", spoil_and_verify)
-    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), level=check, **HOW[name])
     assert report.arrays[0].streamed == (name == "piece by piece")
     assert [one.shard for one in report.failures] == [str(tmp_path / "new/c/1/1")]
     assert not report.is_complete and not (tmp_path / "new/zarr.json").exists()
 
 
-@pytest.mark.parametrize("verify", ["checksum", "full"])
+@pytest.mark.parametrize("check", ["checksum", "compare"])
 @pytest.mark.parametrize("name", HOW)
 def test_verification_permits_shards_with_nothing_but_the_fill_value(
-    verify: str, name: str, tmp_path: Path
+    check: str, name: str, tmp_path: Path
 ) -> None:
     array = source(tmp_path / "old", fill_value=-1)
     array[16:, 16:] = -1
-    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
+    report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), level=check, **HOW[name])
     assert report.is_complete
     assert not (tmp_path / "new" / "c" / "1" / "1").exists()
     assert (elements(tmp_path / "new") == array[...]).all()
@@ -377,15 +377,6 @@ def test_estimate_looks_at_few_objects(n_chunks: int, tmp_path: Path) -> None:
     (opened,) = open_source(tmp_path / "old", resolve()).arrays
     looked_at = opened.object_nbytes(64)
     assert looked_at is not None and min(n_chunks, 32) <= looked_at[0] <= min(n_chunks, 64)
-
-
-def test_array_and_only_are_not_given_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    group = zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
-    group.create_array("x", shape=(4,), chunks=(2,), dtype="u1")
-    new = tmp_path / "new.zarr"
-    assert run(["convert", str(tmp_path / "g.zarr"), str(new), "--array", "x", "--only", "a"]) == 2
-    assert "one of --array and --only" in capsys.readouterr().err
-    assert not new.exists()
 
 
 def test_scalar_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

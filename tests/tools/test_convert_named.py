@@ -145,7 +145,7 @@ def test_arrays_with_other_axes_keep_their_layout(zarr_format: int, how: str, tm
             source(tmp_path / "like", **shapes)
         shapes = {"like": tmp_path / "like"}
     dry = convert(tmp_path / "old", tmp_path / "new", **shapes, dry_run=True)
-    report = convert(tmp_path / "old", tmp_path / "new", **shapes, verify="full")
+    report = convert(tmp_path / "old", tmp_path / "new", **shapes, level="compare")
     for found in (dry, report):
         notes = {one.name: one.notes for one in found.arrays}
         assert notes["v"] == ()
@@ -350,7 +350,7 @@ def test_scalar_of_text_is_shorter_than_its_type(
         group = zarr.create_group(tmp_path / "old", zarr_format=2)
         group.create_array("crs", shape=(), dtype=dtype, compressors=compressor)[...] = value
         group.create_array("t", shape=(4,), chunks=(2,), dtype="f4")[...] = 1
-        for how in ({}, {"shards": 1 << 20}, {"verify": "full"}):
+        for how in ({}, {"shards": 1 << 20}, {"level": "compare"}):
             new = tmp_path / "new" / "-".join(how)
             assert convert(tmp_path / "old", new, **how).is_complete
             assert zarr.open_group(new, mode="r")["crs"][()] == value

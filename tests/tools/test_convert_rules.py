@@ -56,7 +56,7 @@ def check_elements(old: Path, new: Path, report: Any) -> None:
 
 def test_sizes_by_names_of_axes(year: Path, tmp_path: Path) -> None:
     report = convert(
-        year, tmp_path / "new", chunks={"time": 5, "lat": 12}, shards={"time": DAYS}, verify="full"
+        year, tmp_path / "new", chunks={"time": 5, "lat": 12}, shards={"time": DAYS}, level="compare"
     )
     check_elements(year, tmp_path / "new", report)
     found = layouts(report)
@@ -174,7 +174,7 @@ def test_last_rule_wins_and_one_is_for_all_others(year: Path, tmp_path: Path) ->
         ({"chunks": "auto"}, "chunks of 'auto': expected an access"),
         ({"shards": "auto", "access": "1,1,1,1"}, "shards of 'auto': expected an access"),
         ({"chunks": "1,b"}, "chunks: expected a shape such as"),
-        ({"exactly": True}, "exactly: expected `only`"),
+        ({"exclude": "@needed"}, "exclude: expected `only`"),
     ],
 )  # fmt: skip
 def test_rules_that_fit_nothing_are_refused(how: dict[str, Any], text: str, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_small_arrays_beside_large_ones_have_no_shards(
     how: dict[str, Any], year: Path, tmp_path: Path
 ) -> None:
     """Each coordinate became a shard of one inner chunk, whose index is of no use."""
-    report = convert(year, tmp_path / "new", **how, verify="full")
+    report = convert(year, tmp_path / "new", **how, level="compare")
     check_elements(year, tmp_path / "new", report)
     sharded = {one.name for one in report.arrays if one.shard_shape}
     assert sharded == {"tas", "pr"}
@@ -226,7 +226,7 @@ def test_small_arrays_beside_large_ones_have_no_shards(
         codecs = zarr.open_array(tmp_path / "new/lat", mode="r").metadata.codecs
     assert ("Crc32c" in str(codecs)) == ("codecs" in how)
     if not how:
-        only = convert(year, tmp_path / "alone", only="lat", exactly=True)
+        only = convert(year, tmp_path / "alone", only="lat", exclude="@needed")
         assert only.arrays[0].shard_shape  # there is no larger one
 
 

@@ -80,7 +80,7 @@ def test_intermediate_array_saves_reads(tmp_path: Path) -> None:
     assert planned.cost.amplification <= 3 and planned.via_chunk_shape is not None
     assert planned.cost.n_reads < direct.cost.n_reads / 4 and planned.cost.n_writes > direct.cost.n_writes
     assert not temp.exists()
-    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=temp, verify="full", **CROSSED)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=temp, level="compare", **CROSSED)
     assert report.is_complete and not temp.exists()
     same(tmp_path / "b.zarr", values)
 
@@ -228,7 +228,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["convert", *arguments]) == 3
     assert "expected a new path" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "b.zarr")
-    assert run(["convert", *arguments, "--jsonl", "--codecs", "gzip", "--verify", "full"]) == 0
+    assert run(["convert", *arguments, "--jsonl", "--codecs", "gzip", "--level", "compare"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["schema"] for line in lines] == ["shardcodec.convert.array"] * 2 + ["shardcodec.convert"]
     assert lines[0]["method"] == "encode"
@@ -266,9 +266,9 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "encoded": ({}, {"chunks": (10, 10), "shards": (500, 100)}),
     "encoded across chunks": ({}, {"chunks": (7, 11), "shards": (70, 110)}),
     "piece by piece": ({}, {"chunks": (100, 30), "shards": (1000, 300), "memory": 200_000, "threads": 1}),
-    "of v2": ({"zarr_format": 2}, {"shards": (500, 100), "verify": "full"}),
-    "of shards": ({"shards": (50, 20)}, {"shards": (500, 100), "verify": "full"}),
-    "of shards, encoded": ({"shards": (50, 20)}, {"chunks": (4, 4), "shards": (40, 40), "verify": "full"}),
+    "of v2": ({"zarr_format": 2}, {"shards": (500, 100), "level": "compare"}),
+    "of shards": ({"shards": (50, 20)}, {"shards": (500, 100), "level": "compare"}),
+    "of shards, encoded": ({"shards": (50, 20)}, {"chunks": (4, 4), "shards": (40, 40), "level": "compare"}),
 }
 
 
@@ -303,7 +303,7 @@ def test_array_that_zarr_decodes_reads_what_is_stored(tmp_path: Path) -> None:
     numcodecs = pytest.importorskip("zarr.codecs.numcodecs")
     with quiet():
         values = sparse(tmp_path / "old", compressors=[numcodecs.BZ2(level=1)])
-        report = convert(tmp_path / "old", tmp_path / "new", shards=(500, 100), verify="full")
+        report = convert(tmp_path / "old", tmp_path / "new", shards=(500, 100), level="compare")
     assert report.arrays[0].method == "encode"
     assert (opened(tmp_path / "new")[...] == values).all()
 

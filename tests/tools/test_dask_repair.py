@@ -163,7 +163,7 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
         if kind == "compact"
         else arguments(kind, tmp_path, sound)
     )
-    expected, stored = of_one_process(tool, group, array="a", **how)
+    expected, stored = of_one_process(tool, group, only="a", **how)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     place = ArrayPlace.of(array, str(group), None, None)
     names = [(one.relative, one.coords) for one in shards]
@@ -301,11 +301,11 @@ def test_kill_of_a_worker_does_not_change_report_and_shards(
     small_batches: None, tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
     how = arguments(kind, tmp_path, sound)
-    expected, stored = of_one_process(repair, group, array="a", **how)
+    expected, stored = of_one_process(repair, group, only="a", **how)
     flag = tmp_path_factory.mktemp("killed") / "flag"
     text = DEADLY.format(module=module, name=name, method=method, before=before, flag=str(flag))
     client.run(exec, text, {})
-    report = repair(group, array="a", dask=client, **how)
+    report = repair(group, only="a", dask=client, **how)
     client.run(exec, RESTORED.format(module=module, name=name), {})
     assert flag.exists(), "no worker was killed"
     assert report == expected and bytes_of_files(tmp_path) == stored

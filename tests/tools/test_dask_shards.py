@@ -174,7 +174,7 @@ def test_workers_pack_as_one_process_does(
         one.shard.removeprefix(str(other)) for one in expected.shards
     ]
     assert bytes_of_files(group) == bytes_of_files(other)
-    assert compact(group, dask=client, array="a").n_packed == 0
+    assert compact(group, dask=client, only="a").n_packed == 0
 
 
 def test_single_shard_and_active_client(client: Any, group: Path) -> None:
@@ -230,7 +230,7 @@ def test_shard_that_ends_its_workers_is_a_finding_and_the_others_are_verified(gr
         ),
         two_workers() as client,
     ):
-        report = verify(group, array="a", dask=client)
+        report = verify(group, only="a", dask=client)
     assert [one.shard for one in report.shards] == [str(group / "a/c/1/2")]
     assert "ended several workers" in report.shards[0].findings[0].detail
     assert report.arrays[0].n_shards == N_SHARDS - 1
@@ -250,10 +250,10 @@ class StopAt(Monitor):
 
 def test_stop_reports_the_shards_that_are_packed(client: Any, group: Path, small_batches: None) -> None:
     done: list[str] = []
-    n_wanted = compact(group, array="a", threads=1, dry_run=True).n_packed
+    n_wanted = compact(group, only="a", threads=1, dry_run=True).n_packed
     with pytest.raises(Stopped):
-        compact(group, array="a", dask=client, monitor=StopAt(4), on_shard=lambda one: done.append(one.shard))
-    left = compact(group, array="a", threads=1)
+        compact(group, only="a", dask=client, monitor=StopAt(4), on_shard=lambda one: done.append(one.shard))
+    left = compact(group, only="a", threads=1)
     assert 1 <= len(done) < n_wanted and len(done) + left.n_packed == n_wanted
 
 
@@ -296,7 +296,7 @@ def test_store_in_memory_is_refused(tool: Any) -> None:
 
 def test_picture_is_refused(group: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="plot: expected none with dask"):
-        inspect(group, array="a", plot=tmp_path / "p.png", dask="local:2")
+        inspect(group, only="a", plot=tmp_path / "p.png", dask="local:2")
 
 
 @pytest.mark.slow

@@ -308,7 +308,7 @@ def test_places_in_one_bucket_are_compared() -> None:
         check_apart("s3://bucket/a", new, key if new.startswith("s3") else None)
 
 
-@pytest.mark.parametrize("how", [{}, {"array": "g/a"}, {"only": "g/a"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"only": "g/a"}], ids=str)
 def test_store_with_a_hierarchy_of_2022_is_refused_with_what_to_do(how: Any, tmp_path: Path) -> None:
     """It was an array without a shape."""
     make_2022(tmp_path / "old")

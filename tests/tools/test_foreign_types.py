@@ -270,10 +270,10 @@ def test_arrays_of_tensorstore(tmp_path: Path, data_type: str, driver: str) -> N
     place = {"driver": "file", "path": str(tmp_path / "a.zarr")}
     array = ts.open({"driver": driver, "kvstore": place, "schema": schema, "create": True}).result()
     array[...] = values
-    report = convert(tmp_path / "a.zarr", tmp_path / "moved.zarr", shards=(8, 6), verify="full")
+    report = convert(tmp_path / "a.zarr", tmp_path / "moved.zarr", shards=(8, 6), level="compare")
     assert methods(report) == {"": "move"}
     report = convert(
-        tmp_path / "a.zarr", tmp_path / "encoded.zarr", chunks=(2, 2), shards=(8, 6), verify="full"
+        tmp_path / "a.zarr", tmp_path / "encoded.zarr", chunks=(2, 2), shards=(8, 6), level="compare"
     )
     assert methods(report) == {"": "encode"}
     for name in "moved.zarr", "encoded.zarr":
@@ -293,21 +293,21 @@ def test_strings_get_the_new_layout(tmp_path: Path, how: dict[str, Any]) -> None
         values=np.array("one", dtype=object),
         **{**how, "chunks": "auto", "shards": None},
     )
-    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(32,), verify="full", array="names")
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(32,), level="compare", only="names")
     assert methods(report) == {"names": "move"} and report.n_moved_chunks == 8
     report = convert(
-        tmp_path / "g.zarr", tmp_path / "b.zarr", shards=4096, codecs=["zstd", "crc32c"], verify="full"
+        tmp_path / "g.zarr", tmp_path / "b.zarr", shards=4096, codecs=["zstd", "crc32c"], level="compare"
     )
     assert methods(report) == {"names": "zarr", "scalar": "move"}
     report = convert(
-        tmp_path / "g.zarr", tmp_path / "c.zarr", chunks=(5,), shards=(20,), array="names", verify="full"
+        tmp_path / "g.zarr", tmp_path / "c.zarr", chunks=(5,), shards=(20,), only="names", level="compare"
     )
     assert methods(report) == {"names": "zarr"}
     for name, shards, chunks in ("a", (32,), (8,)), ("b", (72,), (8,)), ("c", (20,), (5,)):
         new = zarr.open_array(tmp_path / f"{name}.zarr/names", mode="r")
         assert (new.shards, new.chunks, list(new[...])) == (shards, chunks, list(NAMES))
         copy, old = tmp_path / f"{name}.zarr", tmp_path / "g.zarr"
-        assert not verify(copy, level="decode", against=old, array="names").n_findings
+        assert not verify(copy, level="decode", against=old, only="names").n_findings
     assert names(tmp_path / "b.zarr", "scalar") == ["one"]
 
 
@@ -317,7 +317,7 @@ def test_strings_beside_an_array_with_other_axes_keep_their_chunks(tmp_path: Pat
     with quiet():
         zarr.open_group(tmp_path / "g.zarr")["names"][60:] = ""  # a chunk of fill values, and one at the edge
         zarr.create_array(tmp_path / "g.zarr", name="X", data=np.ones((8, 8)), chunks=(4, 4))
-    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(8, 8), verify="full")
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(8, 8), level="compare")
     assert methods(report) == {"X": "move", "names": "move", "sharded": "move"}
     assert not verify(tmp_path / "a.zarr", against=tmp_path / "g.zarr").n_findings
     assert names(tmp_path / "a.zarr") == [*NAMES[:60], *[""] * 10]
@@ -366,7 +366,7 @@ def test_objects_of_zarr_v2_are_named_as_left(tmp_path: Path) -> None:
     assert [one.name for one in report.left_arrays] == ["pickled"]
     assert names(tmp_path / "a.zarr") == names(tmp_path / "a.zarr", "packed") == list(NAMES)
     with pytest.raises(UnsupportedError, match="pickled"):
-        convert(tmp_path / "g.zarr", tmp_path / "b.zarr", array="pickled")
+        convert(tmp_path / "g.zarr", tmp_path / "b.zarr", only="pickled")
     shutil.copytree(tmp_path / "g.zarr/pickled", tmp_path / "g.zarr/more")
     with pytest.raises(UnsupportedError, match=r"more: .*; pickled: .*; choose other arrays"):
         convert(tmp_path / "g.zarr", tmp_path / "b.zarr", exclude=["names", "packed"])
@@ -399,7 +399,7 @@ def test_strings_of_hdf5(tmp_path: Path) -> None:
             file.create_dataset(f"obs/{name}", data=list(NAMES), dtype=h5py.string_dtype(), **how)
         file["title"] = "one"
         file.create_dataset("none", shape=(0,), dtype=h5py.string_dtype())
-    report = convert(tmp_path / "a.h5", tmp_path / "a.zarr", shards=4096, verify="full")
+    report = convert(tmp_path / "a.h5", tmp_path / "a.zarr", shards=4096, level="compare")
     strings = {"obs/chunked": "zarr", "obs/names": "zarr", "title": "zarr", "none": "zarr"}
     assert methods(report) == {"X": "encode", **strings}
     assert names(tmp_path / "a.zarr", "obs/names") == names(tmp_path / "a.zarr", "obs/chunked") == list(NAMES)

@@ -135,7 +135,7 @@ def test_one_array_of_a_group(zarr_format: Any, lost: str, tmp_path: Path) -> No
     (tmp_path / "old" / lost).unlink()
     name = "a" if lost.startswith("a") else "g/a"
     convert(tmp_path / "old", tmp_path / "rest", exclude="b")
-    for new in (tmp_path / "rest", *(new for new, _ in copies(tmp_path / "old", tmp_path, array=name))):
+    for new in (tmp_path / "rest", *(new for new, _ in copies(tmp_path / "old", tmp_path, only=name))):
         with quiet():
             group = zarr.open_group(new, mode="r")
         assert (group[name][...] == VALUES).all()
@@ -203,7 +203,7 @@ def test_array_that_the_copy_lacks_is_repaired_without_it(tmp_path: Path) -> Non
     assert (report.n_damaged, report.n_restored, report.n_lost_chunks) == (2, 1, 1)
     new = zarr.open_group(tmp_path / "new", mode="r")
     assert (new["b"][...] == VALUES).all() and new["a"][...].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
-    for place in ({"to": tmp_path / "alone", "array": "a"}, {"backup": tmp_path / "backup"}):
+    for place in ({"to": tmp_path / "alone", "only": "a"}, {"backup": tmp_path / "backup"}):
         with pytest.raises(FileNotFoundError, match="no array 'a'"):
             repair(tmp_path / "old", copy=tmp_path / "copy", **place)
     assert (tmp_path / "old/a/c/1").read_bytes() == b"torn"
@@ -249,7 +249,7 @@ def test_texts_that_only_zarr_reads(tmp_path: Path) -> None:
 def test_one_array_is_restored_with_the_groups_above_it(
     zarr_format: Any, lost: str, source: str, tmp_path: Path
 ) -> None:
-    """`repair --array` in place skipped lost documents, and the array stayed lost."""
+    """`repair --only` in place skipped lost documents, and the array stayed lost."""
     old, copy = tmp_path / "old", tmp_path / "copy"
     hierarchy(old, zarr_format, consolidated=source != "copy")
     shutil.copytree(old, copy)
@@ -257,8 +257,8 @@ def test_one_array_is_restored_with_the_groups_above_it(
     for name in (lost, other):
         (old / name).unlink()
     if lost.count("/") == 2 and source != "copy":
-        assert verify(old, array="g/a").kinds == {"unreadable": 1}
-    report = repair(old, backup=tmp_path / "backup", array="g/a", copy=copy)
+        assert verify(old, only="g/a").kinds == {"unreadable": 1}
+    report = repair(old, backup=tmp_path / "backup", only="g/a", copy=copy)
     assert any(note.startswith(repr(lost.rpartition("/")[0])) for note in report.notes)
     assert json.loads((old / lost).read_bytes()) == json.loads((copy / lost).read_bytes())
     assert not (old / other).exists()

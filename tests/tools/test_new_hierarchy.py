@@ -107,7 +107,7 @@ def test_consolidated_metadata_have_the_index_checksum(tmp_path: Path) -> None:
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_consolidated_metadata_of_one_array_name_no_other(tmp_path: Path, zarr_format: int) -> None:
     hierarchy(tmp_path / "g.zarr", zarr_format)
-    repair(tmp_path / "g.zarr", array="sub/b", to=tmp_path / "h.zarr")
+    repair(tmp_path / "g.zarr", only="sub/b", to=tmp_path / "h.zarr")
     found = nodes(tmp_path / "h.zarr", consolidated=True)
     assert set(found) == {"", "sub", "sub/b"}
     assert found == nodes(tmp_path / "h.zarr", consolidated=False)
@@ -121,7 +121,7 @@ def test_broken_document_is_copied(tmp_path: Path, text: str) -> None:
     compact(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     assert (tmp_path / "h.zarr/broken/zarr.json").read_text() == text
     assert (tmp_path / "h.zarr/broken/c/1/1").read_bytes() == (tmp_path / "g.zarr/broken/c/1/1").read_bytes()
-    assert verify(tmp_path / "h.zarr", array="a").n_findings == 0
+    assert verify(tmp_path / "h.zarr", only="a").n_findings == 0
 
 
 def test_index_checksum_is_not_claimed_for_shards_that_are_copied(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_index_checksum_is_not_claimed_for_shards_that_are_copied(tmp_path: Path
         "configuration": {"kind": "inline", "chunk_shapes": [[8, 8], [12, 12]]},
     }
     file.write_text(json.dumps(document))
-    (array,) = verify(tmp_path / "g.zarr", array="a").arrays
+    (array,) = verify(tmp_path / "g.zarr", only="a").arrays
     assert array.problem is None  # one shape after all
     document["chunk_grid"]["configuration"]["chunk_shapes"] = [[8, 4, 4], [12, 12]]
     file.write_text(json.dumps(document))

@@ -151,13 +151,13 @@ def test_objects_of_a_hierarchy_of_2022_are_copied(path: str, tmp_path: Path) ->
         assert (tmp_path / "b.zarr" / name).read_bytes() == data
     with quiet():
         assert (zarr.open_group(tmp_path / "b.zarr")["a" if path else "group/a"][...] == 5).all()
-    assert convert(old / path, tmp_path / "c.zarr", only_arrays=True).others.n_objects == 0
+    assert convert(old / path, tmp_path / "c.zarr", exclude="@objects").others.n_objects == 0
 
 
 @WAYS
 def test_only_arrays_leaves_out_the_others(work: Work, tmp_path: Path) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
-    report = work(tmp_path / "a.zarr", tmp_path / "b.zarr", only_arrays=True)
+    report = work(tmp_path / "a.zarr", tmp_path / "b.zarr", exclude="@objects")
     assert report.others.n_objects == 0
     assert not any((tmp_path / "b.zarr" / name).exists() for name in OTHERS)
 
@@ -165,7 +165,7 @@ def test_only_arrays_leaves_out_the_others(work: Work, tmp_path: Path) -> None:
 @WAYS
 def test_chosen_array_comes_with_the_objects_in_its_folder(work: Work, tmp_path: Path) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
-    work(tmp_path / "a.zarr", tmp_path / "b.zarr", array="image")
+    work(tmp_path / "a.zarr", tmp_path / "b.zarr", only="image")
     assert {name for name in OTHERS if (tmp_path / "b.zarr" / name).exists()} == {
         name for name in OTHERS if name.startswith("image/")
     }
@@ -181,7 +181,7 @@ def test_objects_of_groups_around_a_chosen_array_are_named(work: Work, kind: str
         zarr.create_array(old, name="shapes/cells/a", data=np.ones((8, 8)), chunks=(4, 4), shards=(8, 8))
         zarr.create_array(old, name="shapes/other", data=np.arange(8), chunks=(4,), shards=(8,))
     put(old, "shapes/notes.txt", b"text")
-    report = work(old, tmp_path / "new", array="shapes/cells/a")
+    report = work(old, tmp_path / "new", only="shapes/cells/a")
     root = [".hidden", "datasource-properties.json", "empty", "plain folder/"]
     assert sorted(one.name for one in report.others.left) == [
         *root, "shapes/cells/part.0.parquet", "shapes/notes.txt",
@@ -244,7 +244,7 @@ def test_documents_of_both_formats_are_copied(
     names = ".zattrs", "image/.zarray", "image/.zattrs", "names/.zarray", "shapes/.zgroup", "OME/.zattrs"
     for name in names:
         put(old, name, b"{}")
-    report = work(old, new, only_arrays=only_arrays)
+    report = work(old, new, exclude=["@objects"] * only_arrays)
     # an array in a folder that is no group is one of the other objects
     named = [] if only_arrays else ["plain folder/array/zarr.json"]
     assert [part.name for part in report.left.parts] == named
@@ -261,7 +261,7 @@ def test_object_in_the_way_of_a_new_shard_is_refused(tmp_path: Path) -> None:
     ):
         by_convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert not (tmp_path / "b.zarr").exists()
-    by_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", only_arrays=True)
+    by_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", exclude="@objects")
 
 
 def test_plan_and_its_parts_copy_them_once(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_plan_and_its_parts_copy_them_once(tmp_path: Path) -> None:
         tmp_path / "c.json",
         parts=1,
         shards=(64, 64),
-        only_arrays=True,
+        exclude="@objects",
     )
     assert run_part(tmp_path / "c.json", 0).others.n_objects == 0
     assert not (tmp_path / "c.zarr/.hidden").exists()
@@ -346,7 +346,7 @@ def test_names_that_lead_elsewhere_are_refused_before_the_first_write(
     with pytest.raises(ValueError, match="expected the name of an object that can be written"):
         work(tmp_path / "a.zip", tmp_path / "to/b.zarr")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.zip"]
-    work(tmp_path / "a.zip", tmp_path / "to/b.zarr", only_arrays=True)
+    work(tmp_path / "a.zip", tmp_path / "to/b.zarr", exclude="@objects")
 
 
 def test_whole_object_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -384,14 +384,14 @@ def test_command_counts_them(command: str, tmp_path: Path, capsys: pytest.Captur
     assert run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["others"]["n_objects"] == len(OTHERS)
     shutil.rmtree(new)
-    assert run([*words, "--only-arrays"]) == 0
+    assert run([*words, "--exclude", "@objects"]) == 0
     assert "other object" not in capsys.readouterr().out
 
 
 def test_nothing_is_copied_in_place(tmp_path: Path) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
-    with pytest.raises(ValueError, match="only_arrays: expected `to`"):
-        compact(tmp_path / "a.zarr", only_arrays=True)
+    with pytest.raises(ValueError, match="exclude: expected `to`"):
+        compact(tmp_path / "a.zarr", exclude="@objects")
     assert compact(tmp_path / "a.zarr").others.n_objects == 0
 
 

@@ -81,8 +81,8 @@ def test_convert_makes_no_copy_of_fill_values(
     spoil: Any, layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = damaged(tmp_path, spoil, layout)
-    for more in ({}, {"chunks": (4,)}, {"only_arrays": True}):
-        report = convert(path, tmp_path / f"b{len(more)}{'only_arrays' in more}.zarr", shards=(20,), **more)
+    for more in ({}, {"chunks": (4,)}, {"exclude": "@objects"}):
+        report = convert(path, tmp_path / f"b{len(more)}{'exclude' in more}.zarr", shards=(20,), **more)
         assert not report.is_complete and report.n_failed == 1 and report.n_written == 1
         assert "c/1" in report.failures[0].detail
     assert run(["convert", str(path), str(tmp_path / "c.zarr")]) == 3

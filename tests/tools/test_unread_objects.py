@@ -247,7 +247,7 @@ def test_document_of_the_copy_that_cannot_be_read_ends_no_repair(
         assert report.n_lost_chunks == (4 if name.startswith("a") else 0)
         if name.startswith("a"):
             with pytest.raises(shardcodec.SpecError, match="copy/a: the metadata cannot be read"):
-                repair(path, to=tmp_path / "one", copy=copy, array="a")
+                repair(path, to=tmp_path / "one", copy=copy, only="a")
 
     as_user(work)
 
@@ -355,13 +355,13 @@ def test_bucket_that_forbids_what_does_not_exist_ends_no_tool(zarr_format: int, 
     (path / (DAMAGED if zarr_format == 3 else "a/1")).unlink()
     bucket = ForbiddingStore(zarr.storage.LocalStore(path))
     assert list(shardcodec.open_array(bucket, "a")[:2]) == [1, 2]
-    report = verify(bucket, array="a")
+    report = verify(bucket, only="a")
     missing = [one for one in report.shards if one.shard.endswith("/1")]
     assert [each.kind for one in missing for each in one.findings] == ["unreadable"]
-    assert inspect(bucket, array="a").arrays[0].name == "a"
-    assert convert(bucket, tmp_path / "new", array="a").n_failed == 1
-    assert repair(bucket, to=tmp_path / "repaired", array="a").n_damaged == 1
-    assert compact(bucket, to=tmp_path / "packed", array="a").n_failed == 1
+    assert inspect(bucket, only="a").arrays[0].name == "a"
+    assert convert(bucket, tmp_path / "new", only="a").n_failed == 1
+    assert repair(bucket, to=tmp_path / "repaired", only="a").n_damaged == 1
+    assert compact(bucket, to=tmp_path / "packed", only="a").n_failed == 1
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -534,7 +534,7 @@ def test_convert_goes_on_after_malformed_metadata(
     with pytest.raises(SpecError, match="g/b: shape: expected an array"):
         convert(old, tmp_path / "other", fail_fast=True)
     with pytest.raises(SpecError, match="g/b: shape: expected an array"):
-        convert(old, tmp_path / "other", array="g/b")
+        convert(old, tmp_path / "other", only="g/b")
 
 
 def test_array_with_a_codec_that_nobody_has_is_left_out(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
         ("b", None, 1),
         ("plain", None, 0),
     ]
-    assert verify(tmp_path / "g.zarr", array="a").n_findings == 0
+    assert verify(tmp_path / "g.zarr", only="a").n_findings == 0
     assert verify(tmp_path / "g.zarr/b/c/0/1").n_findings == 0
     assert verify(tmp_path / "g.zarr/b/c/0/0").n_findings == 1
 
@@ -307,7 +307,7 @@ def test_shards_of_an_array_that_is_gone_are_found(tmp_path: Path) -> None:
     assert report.kinds == {FindingKind.MISSING_SHARD: 4} and report.n_findings == 4
     assert report.arrays[-1].problem == "it does not exist any more"
     assert run(["verify", str(folder), "--since", manifest]) == 1
-    assert verify(folder, since=manifest, array="a").n_findings == 0
+    assert verify(folder, since=manifest, only="a").n_findings == 0
     assert verify(folder / "a", since=manifest).n_findings == 0, "the other arrays are outside of the target"
     assert verify(folder, since=manifest, fail_fast=True).n_findings == 1
     shutil.rmtree(folder / "a")

@@ -136,7 +136,7 @@ def test_other_objects_are_compared_with_a_manifest_or_named(
     assert run(["verify", str(tmp_path / "g.zarr")]) == 5
     text = capsys.readouterr().out
     assert "not checked: sub/table.parquet" in text and "--manifest" in text
-    assert run(["verify", str(tmp_path / "g.zarr"), "--only-arrays"]) == 0
+    assert run(["verify", str(tmp_path / "g.zarr"), "--exclude", "@objects"]) == 0
     for name in ("m", "m.sha256"):
         manifest = str(tmp_path / name)
         verify(tmp_path / "g.zarr", manifest=manifest)
@@ -146,7 +146,7 @@ def test_other_objects_are_compared_with_a_manifest_or_named(
         assert kinds(tmp_path / "g.zarr", since=manifest) == {"different": 1}
         table.unlink()
         assert kinds(tmp_path / "g.zarr", since=manifest) == {"missing object": 1}
-        assert verify(tmp_path / "g.zarr", since=manifest, only_arrays=True).n_findings == 0
+        assert verify(tmp_path / "g.zarr", since=manifest, exclude="@objects").n_findings == 0
         table.write_bytes(b"PAR1" * 1000)
 
 
@@ -167,7 +167,7 @@ def test_store_that_cannot_list(tmp_path: Path) -> None:
         report = verify(url)
         assert (report.kinds, report.n_unchecked, report.n_documents) == ({}, 1, 4)
         assert "cannot list" in report.unchecked[0].reason
-        assert verify(url, only_arrays=True).n_unchecked == 0
+        assert verify(url, exclude="@objects").n_unchecked == 0
         objects.blobs["/g.zarr/plain/c/0/1"] = objects.blobs["/g.zarr/plain/c/0/1"][:9]
         document = json.loads(objects.blobs["/g.zarr/sub/zarr.json"])
         objects.blobs["/g.zarr/sub/zarr.json"] = json.dumps(document | {"attributes": {"x": 3}}).encode()
@@ -262,7 +262,7 @@ def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
     verify(folder, manifest=manifest)
     with pytest.raises(ValueError, match="expected a manifest of the same target"):
         verify(folder / "plain", since=manifest)
-    assert verify(folder, array="plain", since=manifest).n_findings == 0
+    assert verify(folder, only="plain", since=manifest).n_findings == 0
 
 
 def test_damaged_objects_have_no_line(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_properties_of_webknossos_in_a_job_and_after_repair(tmp_path: Path) -> N
     for part in range(2):
         run_part(tmp_path / "plan", part)
     assert layers_of(tmp_path / "new") == {"color": ["2-2-1"], "cells": ["2-2-1"]}
-    repair(tmp_path / "old", to=tmp_path / "repaired", array="color/4-4-1")
+    repair(tmp_path / "old", to=tmp_path / "repaired", only="color/4-4-1")
     assert layers_of(tmp_path / "repaired") == {"color": ["4-4-1"]}
 
 
@@ -152,14 +152,14 @@ def test_data_set_below_the_root(how: dict[str, str], names: list[str], tmp_path
 
 @pytest.mark.parametrize("tool", [repair, compact])
 def test_repair_and_compact_say_what_is_mended(tool: Any, tmp_path: Path) -> None:
-    """Their reports had no notes, though `--array` mends as in `convert`."""
+    """Their reports had no notes, though `--only` mends as in `convert`."""
     data_set(tmp_path / "old")
     image = zarr.open_group(tmp_path / "old/image")
     levels = [{"path": name} for name in "01"]
     image.attrs["multiscales"] = [{"datasets": levels}]
     for name in "01":
         image.create_array(name, shape=(4,), chunks=(2,), dtype="u1")[...] = 1
-    report = tool(tmp_path / "old", to=tmp_path / "new", array="image/1")
+    report = tool(tmp_path / "old", to=tmp_path / "new", only="image/1")
     assert report.notes == (
         "group image: multiscales: only what the copy has is named",
         f"{DATA_SET}: only what the copy has is named",

@@ -135,7 +135,7 @@ class ArrayConversion:
 
     def _move(self, coords: Ints) -> CopiedChunks:
         """Write one shard from encoded chunks of the source. Nothing is decoded; without any chunks no object is stored."""
-        new, spec, wants_crc = self.new, self.new.spec, self._plan.verify == "full"
+        new, spec, wants_crc = self.new, self.new.spec, self._plan.verify == "compare"
         assert self._encoded is not None
         if spec is None:
             return _move_object(self._encoded, new, coords)
@@ -155,16 +155,16 @@ class ArrayConversion:
 
     def _encode(self, group: Ints, some: Sequence[Ints]) -> dict[Ints, WrittenShard]:
         array, source, new = self.array, self.source, self.new
-        full = self._plan.verify == "full" or (self._plan.verify == "checksum" and new.spec is None)
+        compares = self._plan.verify == "compare" or (self._plan.verify == "checksum" and new.spec is None)
         piece, shards = array.grouping.piece, array.grouping.shards
         if piece is not None:
-            return {at: stream_shard(source, new, at, piece, wants_crc=full) for at in some}
+            return {at: stream_shard(source, new, at, piece, wants_crc=compares) for at in some}
         first = tuple(g * k for g, k in zip(group, shards, strict=True))
         shape = tuple(min(k, n - f) for f, k, n in zip(first, shards, array.grid, strict=True))
         if len(some) == 1:  # the last ones of an interrupted group need not read all of it
             first, shape = some[0], (1,) * len(first)
         is_verified = self._plan.verify != "none"
-        return encode_group(source, new, first, shape, some, wants_crc=full, is_verified=is_verified)
+        return encode_group(source, new, first, shape, some, wants_crc=compares, is_verified=is_verified)
 
     def _verify(self, coords: Ints, written: CopiedChunks | WrittenShard) -> None:
         """Read a stored shard again, if that is wanted.

@@ -26,12 +26,13 @@ from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
 from ..monitor import Incomplete, Monitor, Stopped, passes_on_signals
 from ..new_hierarchy import NewHierarchy, absolute, check_apart
+from ..node_selection import selection_of
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
 from .choice_texts import rules_of
 from .choices import Choices
 from .intermediate import Intermediate
-from .open_source import open_source, selection_of
+from .open_source import open_source
 from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
 from .run_plan import Execution, array_reports, left_of, run_report
@@ -112,10 +113,7 @@ def convert(
     like: Any = None,
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
-    exactly: bool = False,
-    array: str | None = None,
-    only_arrays: bool = False,
-    verify: VerifyLevel = "none",
+    level: VerifyLevel = "none",
     memory: int | str | None = None,
     threads: int | None = None,
     temp: str | os.PathLike[str] | None = None,
@@ -161,16 +159,11 @@ def convert(
         xarray or AnnData need with them: coordinates, bounds, grid mappings, the index of a data frame. Metadata of groups
         (levels of OME-Zarr, labels, plates, columns of AnnData) then name only what is copied.
     exclude : str or sequence of str
-        Leave out such arrays and groups.
-    exactly : bool
-        Take only the arrays that `only` or `array` name.
-    array : str, optional
-        Only this array of a group, by its path, and those that are needed with it, as for `only`.
-    only_arrays : bool
-        Leave out objects that belong to no array. By default all objects of the hierarchy are copied as they are, such as tables
-        and hidden files; with `array` or `only` those in the folders of the chosen arrays.
-    verify : {"none", "checksum", "full"}
-        Read each new shard again: compare its checksums, or all its elements or encoded inner chunks with those that were
+        Leave out such arrays and groups. ``"@needed"`` leaves out the arrays that are needed with those of `only`. ``"@objects"`` leaves
+        out all objects that belong to no array. By default they are copied as they are, such as tables and hidden files; with
+        `only` those in the folders of the chosen arrays.
+    level : {"none", "checksum", "compare"}
+        Read each new shard again: check its checksums, or compare all its elements or encoded inner chunks with those that were
         written. The source is not read again.
     memory : int or str, optional
         Bytes, such as ``"4GiB"``, of elements and encoded chunks to hold at a time. Default: a quarter of the memory of the machine, 8 GiB at
@@ -226,7 +219,7 @@ def convert(
 
     Examples
     --------
-    >>> report = tools.convert("a.zarr", "b.zarr", shards=(4, 3), verify="full")
+    >>> report = tools.convert("a.zarr", "b.zarr", shards=(4, 3), level="compare")
     >>> zarr.open_array("b.zarr").shards
     (4, 3)
     """
@@ -248,9 +241,7 @@ def convert(
         tree = open_source(
             source,
             options,
-            selection=selection_of(only, exclude, exactly=exactly, array=array),
-            array=array,
-            others="none" if only_arrays else None,
+            selection=selection_of(only, exclude),
             storage_options=_options_for(source, storage_options),
             fail_fast=fail_fast,
         )
@@ -263,7 +254,7 @@ def convert(
             choices,
             options,
             memory=memory if workers is None else workers.memory,
-            verify=verify,
+            verify=level,
             n_workers=options.threads if workers is None else workers.n_shares,
             may_use_intermediate=temp is not None,
         )
@@ -393,10 +384,7 @@ def plan_convert(
     like: Any = None,
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
-    exactly: bool = False,
-    array: str | None = None,
-    only_arrays: bool = False,
-    verify: VerifyLevel = "none",
+    level: VerifyLevel = "none",
     memory: int | str | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -411,7 +399,7 @@ def plan_convert(
         The new file of the plan. All workers must reach it, the source and the destination under the same paths.
     parts : int
         Number of parts.
-    chunks, shards, access, codecs, like, only, exclude, exactly, array, only_arrays, verify, memory, threads, storage_options
+    chunks, shards, access, codecs, like, only, exclude, level, memory, threads, storage_options
         As for `convert`; memory and threads of one worker.
 
     Returns
@@ -440,9 +428,7 @@ def plan_convert(
     tree = open_source(
         source,
         options,
-        selection=selection_of(only, exclude, exactly=exactly, array=array),
-        array=array,
-        others="none" if only_arrays else None,
+        selection=selection_of(only, exclude),
         storage_options=_options_for(source, storage_options),
     )
     check_apart(source if tree.whole is None else tree.whole, destination, storage_options)
@@ -450,7 +436,7 @@ def plan_convert(
     new.check_free()
     choices = _choices(chunks, shards, access, codecs, like, storage_options)
     plan = make_plan(
-        tree, new, choices, options, memory=as_nbytes(memory, "memory"), verify=verify, n_workers=parts
+        tree, new, choices, options, memory=as_nbytes(memory, "memory"), verify=level, n_workers=parts
     )
     others = count_objects(tree.others, Monitor(), options.threads)
     _plan_file(plan, file, source, destination, storage_options, parts).write()

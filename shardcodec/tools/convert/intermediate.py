@@ -117,7 +117,7 @@ def _planned(
         array.via.chunk,
         source.chunks,
         source.dtype.itemsize,
-        extra_shards=1 if plan.verify == "full" else 0,
+        extra_shards=1 if plan.verify == "compare" else 0,
         n_threads=plan.n_threads,
     )
     grouping = encode_grouping(geometry, plan.memory)

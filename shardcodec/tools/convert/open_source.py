@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,15 +24,14 @@ from ...storage.kinds import is_zarr_store
 from ...storage.url_stores import is_url
 from ..capped import Capped
 from ..consolidated import notes_on_spare
-from ..conventions.all_conventions import mended, mended_notes, with_needed
+from ..conventions.all_conventions import mended, mended_notes
 from ..conventions.ome_zarr import axes_of_levels, with_ome_05
 from ..documents import document_of, further_members, is_2022
 from ..foreign_chunks import opened_by_zarr
 from ..hierarchy import Hierarchy
 from ..left_parts import LeftKind, LeftPart, group_notes
-from ..names import inner_path
-from ..node_selection import Selection
-from ..nodes import KnownNodes, ZarrNodes, groups_of
+from ..node_selection import Selection, outermost
+from ..nodes import KnownNodes, ZarrNodes
 from ..other_objects import OtherObjects, written_documents
 from ..targets import ArrayTarget
 from .decoded_source import decoded_source
@@ -48,8 +46,6 @@ from .zarr_source import zarr_source
 __all__ = [
     "open_hierarchy",
     "open_source",
-    "outermost",
-    "selection_of",
 ]
 
 
@@ -57,40 +53,20 @@ __all__ = [
 _ALL = Selection()
 
 
-def selection_of(
-    only: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    *,
-    exactly: bool = False,
-    array: str | None = None,
-) -> Selection:
-    """Return the nodes that the arguments of `convert` choose."""
-    chosen, left = (
-        tuple(pattern.strip("/") for pattern in ([given] if isinstance(given, str) else given))
-        for given in (only, exclude)
-    )
-    if array is not None:
-        chosen = (*chosen, glob.escape(inner_path(array, "array")))
-    if exactly and not chosen:
-        raise ValueError("exactly: expected `only` (--only) or `array` (--array), the arrays that are chosen")
-    return Selection(chosen, left, exactly)
-
-
 def open_source(
     source: Any,
     options: Options,
     *,
     selection: Selection = _ALL,
-    array: str | None = None,
     others: str | None = None,
     folders: Collection[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     fail_fast: bool = False,
 ) -> SourceTree:
-    """Open what is to be converted; the sources, `array` and the errors are those of `convert`. `selection` has the array, too.
+    """Open what is to be converted; the sources and the errors are those of `convert`.
 
     `others` says which objects that belong to no array are copied too: "all", those in the folders of "chosen" nodes, or "none"; by default
-    all, or with an array or patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan. With `fail_fast` a
+    all, or with patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan. With `fail_fast` a
     node whose metadata are malformed is an error; otherwise it is left out, unless the user has named it.
     """
     try:
@@ -103,9 +79,9 @@ def open_source(
             f"tools.convert(tifffile.imread({str(source)!r}, aszarr=True), destination)"
         ) from error
     if isinstance(tree, Hierarchy):  # an array that was asked for by its name is not left out
-        tree = _zarr_tree(source, tree, options, selection, array, fail_fast=fail_fast)
+        tree = _zarr_tree(source, tree, options, selection, fail_fast=fail_fast)
     if others is None:
-        others = "chosen" if selection.only else "all"
+        others = "none" if selection.only_arrays else "chosen" if selection.only else "all"
     if others == "none":
         tree = replace(tree, others=None)
     if not selection.is_part and not tree.left_arrays:
@@ -163,11 +139,6 @@ def _reasons(left: Sequence[LeftPart]) -> str:
     return Capped.of(f"{one.name}: {one.reason}" for one in left).text("; ", end="; and ")
 
 
-def outermost(paths: Collection[str]) -> tuple[str, ...]:
-    """Return the paths that are not in the folder of another one."""
-    return tuple(sorted(path for path in paths if groups_of([path]).isdisjoint(paths)))
-
-
 def open_hierarchy(
     source: Any, options: Options, selection: Selection, storage_options: Mapping[str, Any] | None
 ) -> SourceTree | Hierarchy:
@@ -204,12 +175,13 @@ def _zarr_tree(
     hierarchy: Hierarchy,
     options: Options,
     selection: Selection,
-    array: str | None,
     *,
     fail_fast: bool,
 ) -> SourceTree:
     with _named(str(source)):
-        targets = _targets(source, hierarchy, selection, array)
+        targets = selection.known(hierarchy)
+        if targets and targets[0].only is not None:
+            raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
     root = hierarchy.folder
     nodes = ZarrNodes(root) if hierarchy.is_group else KnownNodes({}, {})
     chosen = selection.arrays([target.name for target in targets], nodes)
@@ -333,19 +305,6 @@ def _with_ome_05(
         else array
         for array in arrays
     ]
-
-
-def _targets(source: Any, hierarchy: Hierarchy, selection: Selection, array: str | None) -> list[ArrayTarget]:
-    """Return the arrays of a source, or one of them and those that it needs."""
-    targets = list(hierarchy.arrays(array))
-    if targets and targets[0].only is not None:
-        raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
-    if array is not None and not selection.exactly:
-        own = targets[0].name
-        for name in sorted(with_needed({own}, ZarrNodes(hierarchy.folder)) - {own}):
-            targets += hierarchy.arrays(name)
-        targets.sort(key=lambda target: target.name.split("/"))  # as a listing has them
-    return targets
 
 
 def _others(

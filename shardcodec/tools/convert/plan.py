@@ -43,7 +43,7 @@ __all__ = [
     "make_plan",
 ]
 
-VerifyLevel = Literal["none", "checksum", "full"]
+VerifyLevel = Literal["none", "checksum", "compare"]
 VERIFY_LEVELS: tuple[VerifyLevel, ...] = get_args(VerifyLevel)
 
 # Bounds of the default memory, which is a quarter of that of the machine.
@@ -267,7 +267,7 @@ def make_plan(
 ) -> ConvertPlan:
     """Decide everything about a conversion for a number of workers; nothing is written."""
     if verify not in VERIFY_LEVELS:
-        raise ValueError(f"verify: expected one of {VERIFY_LEVELS}, got {verify!r}")
+        raise ValueError(f"level: expected one of {VERIFY_LEVELS}, got {verify!r}")
     memory = default_memory() if memory is None else memory
     documents: dict[str, Any] = {}
     arrays = []
@@ -344,7 +344,7 @@ def _geometry(source: SourceArray, new: NewArray, verify: str, n_threads: int, n
         source.chunks if isinstance(source, ZarrSource) else None,
         source.dtype.itemsize,
         n_copies=2 if isinstance(source, ObjectSource) else 1,
-        extra_shards=1 if verify == "full" else 0,
+        extra_shards=1 if verify == "compare" else 0,
         n_threads=n_threads,
         n_workers=n_workers,
         held_nbytes=new.held_nbytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from ...format.spec import ChainSpec, ShardSpec
 from ...readable import as_nbytes
 from ...storage.store import LeftFolder
 from ..capped import Named
-from ..hierarchy import find_arrays
+from ..hierarchy import Hierarchy
 from ..jobs.shard_pool import ShardPool
 from ..monitor import Monitor, RunOptions, passes_on_signals
+from ..node_selection import selection_of
 from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .array_picture import ArrayPicture
@@ -40,7 +41,8 @@ OnArray = Callable[[ArrayReport], None]
 def inspect(
     target: Any,
     *,
-    array: str | None = None,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
@@ -58,8 +60,8 @@ def inspect(
     ----------
     target : path-like, URL, zarr store or StorePath
         A group, an array, or one shard of an array.
-    array : str, optional
-        Only this array, by its path in the group.
+    only, exclude : str or sequence of str, optional
+        Patterns of the arrays and groups that are inspected, and of those that are not.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -117,20 +119,21 @@ def inspect(
         RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor()),
     )
     left: list[LeftFolder] = []
-    found = find_arrays(target, array=array, spec=spec, storage_options=storage_options, left=left)
+    hierarchy = Hierarchy(target, storage_options, spec=spec, left=left)
+    found = selection_of(only, exclude).targets(hierarchy)
     with pool:
         run = _InspectRun(pool, on_array, fail_fast, plot, plot_axes)
         run.run_over(found if plot is None else _only_one(found))
     return run.report(str(target), left)
 
 
-def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
+def _only_one(arrays: Iterable[ArrayTarget]) -> list[ArrayTarget]:
     """Return the only array; raise `ValueError` if there are several."""
     found = list(itertools.islice(arrays, 4))
     if len(found) > 1:
         names = ", ".join(array.name for array in found[:3]) + (", ..." if len(found) > 3 else "")
         raise ValueError(
-            f"plot: expected a single array, got {names}; choose one of them as --array (in Python: array)"
+            f"plot: expected a single array, got {names}; choose one of them with `only` (--only)"
         )
     return found
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,8 @@ from ..documents import DOCUMENTS
 from ..jobs.shard_pool import ShardPool, absolute_place
 from ..left_parts import LeftPart
 from ..monitor import Monitor, RunOptions, passes_on_signals
-from ..names import inner_path
 from ..nearest_node import add_documents_of_copy
-from ..nodes import is_below
+from ..node_selection import selection_of
 from ..other_objects import ObjectCounts, OtherObjects
 from ..rewrite_run import RewriteRequest, RewriteRun
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
@@ -61,9 +60,8 @@ def repair(
     copy: Any = None,
     order: Order | None = None,
     dry_run: bool = False,
-    array: str | None = None,
-    exactly: bool = False,
-    only_arrays: bool = False,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
@@ -92,19 +90,15 @@ def repair(
         required.
     copy : path-like, URL or zarr store, optional
         A copy of the array, or an array with the same elements in any layout. An array of a group that the copy does not have is
-        repaired without it, and named; in place, or if it is `array`, it is an error.
+        repaired without it, and named; in place, or if `only` has its path, it is an error.
     order : {"morton", "lexicographic", "colexicographic"}, optional
         For shards whose index is lost completely: the order in which their writer laid out the inner chunks. A wrong order
         exchanges inner chunks.
     dry_run : bool
         Change nothing, and report what a repair would do. `to` and `backup` are not needed then.
-    array : str, optional
-        Only this array, by its path in the group. `to` also gets the arrays that it needs, such as coordinates, see `convert`.
-    exactly : bool
-        Copy only this array to `to`.
-    only_arrays : bool
-        Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
-        as tables and hidden files; with `array` those in its folder.
+    only, exclude : str or sequence of str, optional
+        Patterns of the arrays and groups that are chosen, and of those that are left out. `to` also gets the arrays that they need,
+        such as coordinates, and objects that belong to no array; see `convert`, also for ``"@needed"`` and ``"@objects"``.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -152,13 +146,13 @@ def repair(
     storage_options = placed_options(storage_options, target, copy, to)
     run = RunOptions(threads, as_nbytes(memory, "memory"), dask, storage_options, monitor or Monitor())
     pool = ShardPool(target, spec, run, to=to, copy=copy)
-    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
+    request = RewriteRequest(target, to, dry_run, selection_of(only, exclude), spec)
     request.check()
     _check_arguments(target, to, backup, dry_run)
     if dask and backup is not None:
         raise ValueError(IN_PLACE_ON_DASK)
     folder = None if backup is None else os.fspath(backup)
-    task = RepairTask(folder, copy, order, dry_run, storage_options, named=array)
+    task = RepairTask(folder, copy, order, dry_run, storage_options, named=request.selection)
     return _RepairRun(task, request, pool, on_shard).run()
 
 
@@ -280,12 +274,15 @@ class _RepairRun(RewriteRun[RepairedShard, RepairReport]):
             raise FileExistsError(f"{old}: expected no file, or one with the bytes of the damaged document")
 
     def _folders(self) -> Iterator[Folder]:
-        """Yield the folders of the nodes; with an array those of the array and the groups above it, without which no program finds it."""
-        chosen = None if self._request.array is None else inner_path(self._request.array, "array")
+        """Yield the folders of the chosen nodes, and of the groups above them, without which no program finds them."""
+        arrays = list(self._request.selection.targets(self._hierarchy))
+        kept = self._request.selection.groups(
+            [name for name, _, _ in self._hierarchy.groups()], [one.name for one in arrays]
+        )
         for name, folder, _ in self._hierarchy.groups():
-            if chosen is None or is_below(chosen, name):
+            if name in kept:
                 yield folder
-        for array in self._hierarchy.arrays(chosen):
+        for array in arrays:
             if array.only is None:
                 yield array.folder
 

@@ -26,7 +26,7 @@ from ..hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from ..jobs.shard_work import ArrayTask
 from ..memory import MemoryBudget
 from ..monitor import Monitor
-from ..names import inner_path
+from ..node_selection import Selection
 from ..rewrite_run import ShardOutcome
 from ..shard_threads import in_order
 from ..survey import Survey
@@ -48,8 +48,8 @@ class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
         As for `repair`.
     to : CopyPlace or None
         Where new shards are written.
-    named : str or None
-        The array that the user has named, which the copy must have.
+    named : Selection
+        The arrays that the user has named by their paths, which the copy must have.
     """
 
     backup: str | None
@@ -58,7 +58,7 @@ class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
     dry_run: bool
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     to: CopyPlace | None = None
-    named: str | None = None
+    named: Selection = field(default_factory=Selection)
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardRepairer:
         return ShardRepairer(array, self, options, budget)
@@ -97,9 +97,8 @@ class ShardRepairer:
         try:
             return CopySource(array, task.copy, options, task.storage_options, budget)
         except (ArrayNotFoundError, UnreadableArrayError) as error:
-            named = None if task.named is None else inner_path(task.named, "array")
             if (
-                array.name == named or task.backup is not None
+                task.named.names(array.name) or task.backup is not None
             ):  # in place, nothing may be given up for want of the copy
                 raise
             is_there = isinstance(error, UnreadableArrayError)

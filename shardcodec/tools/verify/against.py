@@ -22,7 +22,7 @@ from ...option_sources import current_options
 from ..backup import same_bytes
 from ..capped import Capped
 from ..conventions.all_conventions import mended
-from ..convert.open_source import open_hierarchy, open_source, outermost
+from ..convert.open_source import open_hierarchy, open_source
 from ..convert.source import SourceArray, SourceTree
 from ..convert.stored_objects import stored_positions
 from ..documents import Document, further_members
@@ -30,7 +30,7 @@ from ..findings import Finding, FindingKind
 from ..foreign_chunks import elements_of, type_of
 from ..hierarchy import Hierarchy
 from ..monitor import Monitor
-from ..node_selection import Selection
+from ..node_selection import Selection, outermost
 from ..nodes import ZarrNodes, groups_of
 from ..other_objects import OtherObject, OtherObjects, written_documents
 from ..shard_threads import in_order
@@ -360,7 +360,7 @@ class Reference:
         for name in sorted(name for name in missing if groups_of([name]).isdisjoint(missing)):
             yield name, self.left.get(name)
 
-    def others(self, array: str | None) -> OtherObjects | None:
+    def others(self) -> OtherObjects | None:
         """Return the objects that belong to no array and that a copy should have; None for a shard, and for other formats."""
         if self.root is None:
             return None
@@ -368,9 +368,7 @@ class Reference:
         documents |= {name: written_documents(node) for name, (_, node) in self.groups.items()}
         chosen: tuple[str, ...] | None = None
         left: frozenset[str] = frozenset()
-        if array is not None:
-            chosen = tuple(self._all)
-        elif self._selection.only or self._selection.exclude:
+        if self._selection.only or self._selection.exclude:
             left = frozenset({*self._all, *self.groups} - self.names)
             matched = filter(self._selection.matches, filter(None, self.groups))
             chosen = outermost({*self.arrays, *matched}) if self._selection.only else None
@@ -398,7 +396,6 @@ def compared_arrays(
     hierarchy: Hierarchy,
     against: Any,
     selection: Selection,
-    array: str | None,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[list[ArrayTarget], Reference | None]:
     """Return the arrays of a target that are chosen, and the other hierarchy, if there is one.
@@ -420,9 +417,7 @@ def compared_arrays(
     reference = None
     if against is not None:
         nodes_of_other = selection if selection.is_part else Selection(nodes=frozenset(names))
-        reference = Reference(
-            against, storage_options, nodes_of_other, None if array is None else arrays[0].name
-        )
+        reference = Reference(against, storage_options, nodes_of_other)
     if reference is not None:
         nodes |= reference.names
     if selection.is_part and (unknown := selection.unknown(nodes)):

@@ -26,12 +26,12 @@ from ...readable import as_nbytes
 from ...storage.url_stores import placed_options
 from ..capped import Capped
 from ..chunk_check import Level, LevelName
-from ..convert.open_source import selection_of
 from ..documents import DOCUMENTS
 from ..findings import Finding, FindingKind
 from ..hierarchy import Hierarchy
 from ..jobs.shard_pool import ShardPool, absolute_place
 from ..monitor import Monitor, RunOptions, passes_on_signals
+from ..node_selection import Selection, selection_of
 from ..other_objects import OtherObjects
 from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget, lasting_state
@@ -78,9 +78,6 @@ def verify(
     against: Any = None,
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
-    exactly: bool = False,
-    array: str | None = None,
-    only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | str | None = None,
@@ -105,7 +102,7 @@ def verify(
     since : path-like, optional
         The manifest of an earlier run. Shards that it found whole at this level, and whose state has not changed, are
         skipped, but not with `against`. Shards of the manifest that do not exist any more are findings, also those of arrays
-        that do not exist any more, unless `target` is itself an array or `array` is given. With a name that ends with
+        that do not exist any more, unless `target` is itself an array, or `only` or `exclude` is given. With a name that ends with
         ``.sha256``, a text of lines of ``sha256sum``: nothing is skipped, and an object with another hash is a finding.
     manifest : path-like, optional
         Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database; with a name that ends with
@@ -117,12 +114,7 @@ def verify(
         belong to no array with the same bytes; of Zarr v2 and v3 also attributes, names of axes and fill values.
     only, exclude : str or sequence of str, optional
         Patterns of the arrays and groups that are checked, as for `convert`: a part of a hierarchy can be compared with `against`.
-    exactly : bool
-        Check only the arrays that `only` names, as for `convert`.
-    array : str, optional
-        Only this array, by its path in the group.
-    only_arrays : bool
-        Do not check objects that belong to no array.
+        With ``"@objects"`` in `exclude`, objects that belong to no array are not checked.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -175,24 +167,19 @@ def verify(
         task = VerifyTask(Level(level), needs_states, needs_hashes, absolute_place(against), storage_options)
         pool = ShardPool(target, spec, options, against=task.against)
         hierarchy = Hierarchy(target, storage_options, spec=spec)
-        arrays: Iterable[ArrayTarget] = hierarchy.arrays(array)
-        selection = selection_of(only, exclude, exactly=exactly)
+        arrays: Iterable[ArrayTarget] = hierarchy.arrays()
+        selection = selection_of(only, exclude)
         reference = None
         if against is not None or selection.is_part:
-            if array is not None and selection.is_part:
-                raise ValueError(
-                    "expected `array` (--array), or `only` and `exclude` (--only, --exclude), got both"
-                )
             arrays, reference = compared_arrays(
-                list(arrays), target, hierarchy, task.against, selection, array, storage_options
+                selection.known(hierarchy), target, hierarchy, task.against, selection, storage_options
             )
         run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard, reference)
         run.run_over(arrays)
-        is_part = array is not None or selection.is_part
-        if not is_part:
+        if not selection.is_part:
             run.find_lost_arrays()
         if not hierarchy.rest:
-            run.check_beside_arrays(hierarchy, array, is_part=is_part, only_arrays=only_arrays)
+            run.check_beside_arrays(hierarchy, selection)
         return run.report(str(target))
 
 
@@ -326,22 +313,21 @@ class _VerifyRun(RunOverArrays[ShardVerdict, ShardFindings]):
         for detail in array_differences(array, self._reference):
             self._note(_of_array(array, FindingKind.DIFFERENT, detail))
 
-    def check_beside_arrays(
-        self, hierarchy: Hierarchy, array: str | None, *, is_part: bool, only_arrays: bool
-    ) -> None:
+    def check_beside_arrays(self, hierarchy: Hierarchy, selection: Selection) -> None:
         """Check the documents. Compare the objects that belong to no array with the other hierarchy and the manifest."""
         if self.is_stopped or any(one.is_2022 for one in self._targets):
             return
         compared: set[str] = set()
         reference = self._reference if self._task.against is not None else None
-        if reference is not None and array is None:
+        if reference is not None:
             self._compare_nodes(hierarchy, reference)
-        others = None if reference is None or only_arrays else reference.others(array)
+        only_arrays = selection.only_arrays
+        others = None if reference is None or only_arrays else reference.others()
         if others is not None and not self.is_stopped:
             compared = self._compare_objects(hierarchy.folder, others)
         if self.is_stopped:
             return
-        chosen = [one.name for one in self._targets] if is_part else None
+        chosen = [one.name for one in self._targets] if selection.is_part else None
         beside = BesideArrays(hierarchy, self._targets, chosen, self._old, self._new, only_arrays=only_arrays)
         with closing(beside.parts(compared, self._monitor, self._pool.options.threads)) as parts:
             for part in parts:
