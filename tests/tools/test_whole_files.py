@@ -150,11 +150,11 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(
             ["verify", str(source), "--manifest", str(small / "file")],
             [
                 "plan",
-                "convert",
                 str(source),
                 str(tmp_path / "new.zarr"),
-                "-o",
                 str(small / "file"),
+                "--parts",
+                "2",
                 "--shards",
                 "20",
             ],
