@@ -1,8 +1,8 @@
 /* sc_visits.h - whether a thread is at this moment among data that others may free
  *
- * Threads that take no lock begin a visit, follow pointers, and end it. Who has taken memory out of their reach frees it only if there is
- * no visit then: a visit that begins later cannot come upon it. Visits are counted in several lines of the processor's cache, so that
- * threads do not wait for each other.
+ * A thread that takes no lock begins a visit, follows pointers, and ends the visit. A thread that has unlinked memory frees it only when
+ * no visit goes on: a visit that begins later cannot find this memory. Visits are counted in several lines of the processor's cache, so
+ * that threads do not wait for each other.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_VISITS_H
 #define SC_VISITS_H
@@ -19,7 +19,7 @@ struct sc_visits {
     } lines[SC_VISIT_LINES];
 };
 
-/* Return the line of this thread, to end the visit. */
+/* Return the counter of this thread, which ends the visit. */
 static inline atomic_uint *
 sc_visit_begin(struct sc_visits *visits)
 {

@@ -14,10 +14,10 @@
 
 #define MIN_BUCKETS 64u
 
-/* Unused entries of a part, from which on they are freed. */
+/* A part frees its unused entries when it has this many. */
 #define MAX_UNUSED 128u
 
-/* How often a cache that is cleared tries to free them. */
+/* Attempts to free them when the cache is cleared. */
 #define MAX_TRIES 100
 
 /* The share of the queue of new chunks, and the limit of what a chunk's uses count. */
@@ -233,7 +233,7 @@ free_unused(struct part *part)
     sc_kept_pool_free(&part->pool);
 }
 
-/* Free unused entries and tables if there are so many of them. False: a look-up goes on, so a later call does it. */
+/* Free unused entries if there are `least` or more, and old tables. False: a look-up goes on, so a later call frees them. */
 static bool
 trim(struct part *part, size_t least)
 {

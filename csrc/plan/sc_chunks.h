@@ -18,7 +18,7 @@
  * only counts: it moves nothing.
  *
  * `find` takes no lock and allocates nothing (sc_kept_chunk.h says why that is safe). Rarely it overlooks a chunk whose entry is used
- * again at this moment; its bytes are then read, and `claim` finds it. It is a visit (sc_visits.h), so that unused entries are freed. Claims hold a mutex, of which a large cache has several, never
+ * again at this moment; its bytes are then read, and `claim` finds it. Each look-up is a visit (sc_visits.h), and unused entries are freed only when none goes on. Claims hold a mutex, of which a large cache has several, never
  * while elements are decoded or copied.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CHUNKS_H

@@ -52,7 +52,7 @@ void sc_kept_chunk_release_to(struct sc_kept_chunk *chunk, struct sc_kept_chunk 
 /* Free the elements of a list. */
 void sc_kept_chunks_give_back(struct sc_kept_chunk *unused);
 
-/* In a forked child: other threads may have been about to give one back. */
+/* Count the unused ones again, in a forked child: a thread of the parent may have been about to give one back. */
 void sc_kept_pool_renew(struct sc_kept_pool *pool);
 
 /* Free the unused ones. The caller holds the mutex, and no look-up that began before they were unused goes on. */

@@ -13,9 +13,10 @@ from typer.core import TyperCommand
 from . import VERSION_LINE
 from .advise import advise
 from .convert import convert, plan, run_part, status
+from .doctor import doctor
 from .enable import disable, enable
 from .exit_code import ExitCode
-from .inspect import doctor, inspect
+from .inspect import inspect
 from .rewrite import compact, repair
 from .verify import verify
 

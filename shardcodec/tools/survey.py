@@ -360,7 +360,7 @@ class _ShardSurvey:
     def _has_lost_bytes(self, index: StoredIndex, displaced: Displacement) -> bool:
         """Return True if bytes are missing, so that a place that is not proved may be wrong.
 
-        An index with a right checksum says this. If it misses more bytes than the object has, an entry is more likely a wrong one.
+        An index with a right checksum says this. If more bytes are missing than the object has, a wrong entry is more likely.
         """
         has_lost = displaced.kind is FindingKind.LOST_HEAD and self.spec.n_index_checksums > 0
         return has_lost and -displaced.shift <= index.offset

@@ -25,7 +25,7 @@ PARSED = {
     "shardcodec.format.codec_classes.RegistryPackBits",
     "shardcodec.format.codecs.Sharding",
 }
-# Callers read these or call their methods; nobody makes one or asks for its type.
+# A call returns objects of these types. Callers read them, and never make one or need the name of its type.
 READ = {
     "shardcodec.access.documents.Attributes",
     "shardcodec.kv.keys.Stamp",

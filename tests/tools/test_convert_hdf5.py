@@ -441,7 +441,8 @@ def test_name_that_zarr_cannot_have_is_left_out_and_named(name: str, tmp_path: P
             "sub",
         ]
     assert not verify(tmp_path / "new", against=tmp_path / "a.h5", only="good").n_findings
-    with pytest.raises(ValueError, match=r"can be written|consists of periods only"):
+    refusal = "consists of periods only" if name == ".." else "can be written"
+    with pytest.raises(ValueError, match=refusal):
         convert(tmp_path / "a.h5", tmp_path / "none", only=["good", f"sub/{name}"])
     assert not (tmp_path / "none").exists()
 

@@ -142,7 +142,7 @@ def rows_of_page() -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("from_end", [False, True])
 def test_place_is_not_proved_where_old_inner_chunks_have_the_same_sizes(from_end: bool) -> None:
-    """All inner chunks were replaced, each in a new place. Two places were cut off at an end: nothing tells at which."""
+    """All inner chunks were replaced, each in a new place. The shard lost two places at its begin or at its end; nothing tells which."""
     spec, whole = letters_spec(codecs=[*RAW, CRC]), letters(checksums=True)
     old = b"".join(word.upper() + struct.pack("<I", crc32c(word.upper())) for word in WORDS)
     stored = old + whole[: len(old)]

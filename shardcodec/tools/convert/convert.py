@@ -31,11 +31,12 @@ from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
 from .choice_texts import rules_of
 from .choices import Choices
+from .cost import array_reports
 from .intermediate import Intermediate
 from .open_source import open_source
 from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
-from .run_plan import Execution, array_reports, left_of, run_report
+from .run_plan import Execution, left_of, run_report
 from .source import SourceTree
 from .write_units import Totals, is_finished
 

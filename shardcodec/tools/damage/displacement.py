@@ -5,8 +5,9 @@
 A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
 lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
 before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
-whole chunks are possible, and those that leave no more damaged chunks and explain every whole one that they do not leave: it may
-be an old one, where the shard had dead bytes. A chunk is proved if all possible cuts put it in the same place.
+whole chunks are possible. A cut that leaves no more damaged chunks than these is possible too, if it explains the other whole
+chunks: each is an old one, where the shard had dead bytes, or another chunk of the index. A chunk is proved if all possible cuts
+put it in the same place.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _possible_cuts(live: Spans, whole: Spans) -> Numbers:
 
 
 def _limits_of_whole(live: Spans, whole: Spans) -> tuple[int, int]:
-    """Return the limits of a cut by the whole inner chunks that cannot have been old ones."""
+    """Return the first and the last byte of a possible cut: it leaves each whole inner chunk that cannot be an old one."""
     shift = live[1][:1, 0] - live[0][:1, 0]
     known = live[0][np.lexsort(live[0].T)]
     known = known[np.append(True, (known[1:] != known[:-1]).any(axis=1))]
@@ -188,7 +189,7 @@ def _limits_of_whole(live: Spans, whole: Spans) -> tuple[int, int]:
 
 
 def _can_be_old(spans: Numbers, live: Numbers) -> Flags:
-    """Return which spans lie among dead bytes, or are those of another live inner chunk. `live` has none twice."""
+    """Return which spans lie among dead bytes, or are those of another live inner chunk. `live` has each span once."""
     begins, ends = np.sort(live[:, 0]), np.sort(live[:, 1])
     n_shared = np.searchsorted(begins, spans[:, 1]) - np.searchsorted(ends, spans[:, 0], side="right")
     is_live = (n_shared == 1) & np.isin(spans[:, 0], begins) & np.isin(spans[:, 1], ends)
