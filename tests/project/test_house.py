@@ -41,9 +41,9 @@ LAYERS = runpy.run_path(str(ROOT / "tests/project/test_layers.py"))
 
 # fmt: off
 NUMBERS: dict[str, dict[str, int]] = {
-    "lines of code": {"shardcodec": 1813, "zarr_plugin": 1664, "format": 2846, "access": 8109, "drawing": 348, "storage": 4411, "cli": 874, "transformer": 2091, "tools": 14413, "live": 1286, "kv": 1299, "binding": 4124, "csrc": 23196},
+    "lines of code": {"shardcodec": 1813, "zarr_plugin": 1664, "format": 2846, "access": 8109, "drawing": 348, "storage": 4411, "cli": 874, "transformer": 2091, "tools": 14414, "live": 1286, "kv": 1299, "binding": 4124, "csrc": 23196},
     "records": {"access": 42, "format": 41, "kv": 5, "live": 4, "shardcodec": 7, "storage": 17, "tools": 106, "transformer": 7, "zarr_plugin": 1},
-    "modules that one other imports": {"all": 62, "below 150 lines": 28},
+    "modules that one other imports": {"all": 64, "below 150 lines": 30},
     "modules of the engine that tools and commands use": {"all": 42},
     "pairs of records with four or more equal fields": {"all": 28},
     "public names": {"shardcodec": 42, "shardcodec.kv": 9, "shardcodec.tools": 23, "shardcodec.transformer": 5},
